@@ -245,8 +245,8 @@ def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[or
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the run, local[2]; skips where Spark or Java are missing."""
-    room = tmp_path_factory.mktemp("spark")
-    with session.started("local[2]", room) as running:
+    directory = tmp_path_factory.mktemp("spark")
+    with session.started("local[2]", directory) as running:
         yield running
 
 

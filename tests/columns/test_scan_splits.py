@@ -77,8 +77,8 @@ def test_a_lying_index_costs_no_row(log: embedlog.Log, tmp_path: Path, rng: rand
         raw = path.read_bytes()
         entries = [raw[at : at + 8] for at in range(0, len(raw), 8)]
         noise, backwards = rng.randbytes(len(raw)), b"".join(entries[::-1])
-        lies = {"short": raw[:-13], "zeros": bytes(len(raw)), "noise": noise, "backwards": backwards}
-        path.unlink() if damage == "gone" else path.write_bytes(lies[damage])
+        damages = {"short": raw[:-13], "zeros": bytes(len(raw)), "noise": noise, "backwards": backwards}
+        path.unlink() if damage == "gone" else path.write_bytes(damages[damage])
     with embedlog.open(tmp_path / "copy", read_only=True) as reader:
         pieces = check(reader.scan("big"), 20_000)
         rows = [

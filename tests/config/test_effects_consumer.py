@@ -96,14 +96,14 @@ def commits(world: World) -> str | None:
 
 def rack_seen(world: World) -> object:
     """The arguments that an assignor gets for its one member."""
-    told: list[object] = []
+    racks: list[object] = []
 
     def mine(members: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
-        told.extend(member.rack for member in members.values())
+        racks.extend(member.rack for member in members.values())
         return {member_id: [T0] for member_id in members}
 
     joined(world, partition_assignment_strategy=[mine])
-    return told[0]
+    return racks[0]
 
 
 def committed(world: World) -> int | None:

@@ -162,17 +162,17 @@ def test_a_frozen_process_is_given_up_and_knows_it_when_it_goes_on(log: embedlog
 
 
 def test_a_member_that_stops_polling_leaves_and_comes_again(log: embedlog.Log, process: Any) -> None:
-    told: list[str] = []
+    lost: list[str] = []
     lazy = log.consumer(group_id="g", max_poll_interval_ms=200, **QUICK)
-    lazy.subscribe(["t"], on_lost=lambda tps: told.append("lost"))
+    lazy.subscribe(["t"], on_lost=lambda tps: lost.append("lost"))
     other = process("other")
     until(lambda: not lazy.poll(0.05) and other.holds(2), "two members share four partitions")
     until(lambda: other.holds(4), "the other one has them all")  # this one polls no more
     with pytest.raises(CommitFailedError):
         lazy.commit({TopicPartition("t", 0): 1})
-    assert told == []
+    assert lost == []
     until(lambda: not lazy.poll(0.05) and len(lazy.assignment()) == 2, "it is back")
-    assert told == ["lost"]
+    assert lost == ["lost"]
     lazy.close()
     until(lambda: other.holds(4), "a member that closes leaves at once")
 

@@ -62,11 +62,11 @@ def test_an_empty_poll_shows_nothing(engine: FakeEngine, consumer: Any) -> None:
 
 
 def test_one_that_raises_is_logged_and_the_others_go_on(consumer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    behind = Watching()
-    reader = consumer("a", interceptor_classes=[Watching(broken), Watching(lambda records: None), behind], max_poll_records=3)
+    last = Watching()
+    reader = consumer("a", interceptor_classes=[Watching(broken), Watching(lambda records: None), last], max_poll_records=3)
     with caplog.at_level(logging.ERROR, "embedlog"):
         assert [record.offset for record in reader.poll()] == [0, 1, 2]
-    assert behind.shown == [[0, 1, 2]]
+    assert last.shown == [[0, 1, 2]]
     assert [entry.getMessage().split()[0] for entry in caplog.records] == ["on_consume"] * 2
 
 

@@ -52,15 +52,15 @@ def test_auto_commit_is_due_an_interval_later_and_sooner_behind_what_passes() ->
 
 
 def test_what_waits_for_a_lock_is_first_when_it_is_free() -> None:
-    store, told = Store(), []
+    store, results = Store(), []
     commits = committing(store)
     store.problem = LockTimeoutError("taken")
     for offset in (1, 2):
-        commits.later(at(offset), None, lambda offsets, error: told.append((offsets[TP].offset, error)))
+        commits.later(at(offset), None, lambda offsets, error: results.append((offsets[TP].offset, error)))
     assert commits.is_waiting
     store.problem = None
     commits.now(at(3), None, soon())
-    assert (store.done, told) == ([1, 2, 3], [(1, None), (2, None)])
+    assert (store.done, results) == ([1, 2, 3], [(1, None), (2, None)])
     assert not commits.is_waiting
 
 
@@ -75,36 +75,36 @@ def test_a_commit_does_not_overtake_one_that_cannot_be_made() -> None:
 
 
 def test_waiting_too_long_is_a_failure_that_passes() -> None:
-    store, told = Store(), []
+    store, results = Store(), []
     commits = committing(store, api_timeout_s=0.0)
     store.problem = LockTimeoutError("taken")
-    commits.later(at(1), None, lambda offsets, error: told.append(error))
-    assert told == []
+    commits.later(at(1), None, lambda offsets, error: results.append(error))
+    assert results == []
     commits.call_back()
-    assert isinstance(told[0], RetriableCommitFailedError)
-    assert told[0].retriable
-    assert told[0].__cause__ is store.problem
+    assert isinstance(results[0], RetriableCommitFailedError)
+    assert results[0].retriable
+    assert results[0].__cause__ is store.problem
 
 
 def test_a_refused_one_keeps_its_place_in_the_row() -> None:
-    store, told = Store(), []
+    store, results = Store(), []
     commits = committing(store)
-    commits.later(at(1), None, lambda offsets, error: told.append((1, error)))
+    commits.later(at(1), None, lambda offsets, error: results.append((1, error)))
     problem = CommitFailedError("x")
-    commits.refuse(at(2), problem, lambda offsets, error: told.append((2, error)))
+    commits.refuse(at(2), problem, lambda offsets, error: results.append((2, error)))
     commits.call_back()
-    assert told == [(1, None), (2, problem)]
+    assert results == [(1, None), (2, problem)]
 
 
 def test_a_real_error_is_told_as_it_is_and_the_next_one_is_tried() -> None:
-    store, told = Store(), []
+    store, results = Store(), []
     commits = committing(store)
     store.problem = UnknownMemberError("x")
-    commits.later(at(1), None, lambda offsets, error: told.append(error))
+    commits.later(at(1), None, lambda offsets, error: results.append(error))
     store.problem = None
-    commits.later(at(2), None, lambda offsets, error: told.append(error))
+    commits.later(at(2), None, lambda offsets, error: results.append(error))
     commits.call_back()
-    assert [type(error) for error in told] == [UnknownMemberError, type(None)]
+    assert [type(error) for error in results] == [UnknownMemberError, type(None)]
     assert store.done == [2]
 
 

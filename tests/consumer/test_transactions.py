@@ -52,20 +52,20 @@ def values_of(records: list[Any]) -> list[bytes]:
 def test_a_dead_owners_transaction_is_ended_by_who_waits_behind_it(log: embedlog.Log) -> None:
     write(log, None, b"before")
     owner = began(log, "x", b"never decided")
-    write(log, None, b"behind")
+    write(log, None, b"after")
     with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
         assert values_of(reader.poll()) == [b"before"]
         assert reader.poll(timeout=0.3) == []  # its owner is alive, and its timeout is not over
         owner.close()
-        assert values_of(reader.poll(timeout=30)) == [b"behind"]
+        assert values_of(reader.poll(timeout=30)) == [b"after"]
         assert reader.end_offsets([T0]) == {T0: 4}  # with the marker
 
 
 def test_a_transaction_that_is_out_of_time_is_ended_by_who_waits_behind_it(log: embedlog.Log) -> None:
     owner = began(log, "x", b"too slow", timeout_ms=200)
-    write(log, None, b"behind")
+    write(log, None, b"after")
     with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
-        assert values_of(reader.poll(timeout=30)) == [b"behind"]
+        assert values_of(reader.poll(timeout=30)) == [b"after"]
     with pytest.raises(embedlog.FencedError):
         owner.end(True)
     owner.close()
@@ -79,14 +79,14 @@ def test_a_loop_and_columns_end_it_too(log: embedlog.Log) -> None:
     for way in ways:
         with log.consumer("t", isolation_level="read_committed", consumer_timeout_ms=30_000) as reader:
             began(log, "x", b"left").close()
-            write(log, None, b"behind")
-            assert way(reader) == b"behind"
+            write(log, None, b"after")
+            assert way(reader) == b"after"
 
 
 def test_a_read_only_reader_changes_nothing_and_shows_what_it_waits_for(log: embedlog.Log) -> None:
     write(log, None, b"before")
     began(log, "x", b"left").close()
-    write(log, None, b"behind")
+    write(log, None, b"after")
     with (
         embedlog.open(log.path, read_only=True) as watching,
         watching.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader,
@@ -96,7 +96,7 @@ def test_a_read_only_reader_changes_nothing_and_shows_what_it_waits_for(log: emb
         assert (reader.position(T0), reader.current_lag(T0)) == (1, 2)
         with log.consumer("t", isolation_level="read_committed") as helper:
             helper.poll(timeout=0.5)
-        assert values_of(reader.poll(timeout=10)) == [b"behind"]
+        assert values_of(reader.poll(timeout=10)) == [b"after"]
         assert reader.current_lag(T0) == 0
 
 
@@ -164,9 +164,9 @@ def test_a_committed_reader_at_the_end_takes_what_is_stable_below_an_open_transa
         assert reader.poll() == []
         write(log, None, b"stable")
         owner = began(log, "x", b"open")
-        write(log, None, b"behind")
+        write(log, None, b"after")
         assert values_of(reader.poll()) == [b"stable"]
         assert reader.poll() == []
         owner.end(True)
-        assert values_of(reader.poll()) == [b"open", b"behind"]
+        assert values_of(reader.poll()) == [b"open", b"after"]
         owner.close()

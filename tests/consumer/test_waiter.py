@@ -240,10 +240,10 @@ class Helper:
 def test_a_reader_held_back_by_a_dead_transaction_sees_to_it(engine: FakeEngine, consumer: Any) -> None:
     partition = engine.partition("a", 0)
     partition.append([b"open"], producer=3)
-    partition.append([b"behind"])
+    partition.append([b"after"])
     engine.transactions = Helper(engine)
     reader = consumer("a", isolation_level="read_committed")
-    assert [record.value for record in reader.poll(timeout=60)] == [b"open", b"behind"]
+    assert [record.value for record in reader.poll(timeout=60)] == [b"open", b"after"]
     gaps = [late - early for early, late in zip(engine.transactions.asked, engine.transactions.asked[1:], strict=False)]
     assert len(gaps) == 2
     assert min(gaps) >= waiter.RESOLVE_S
@@ -278,7 +278,7 @@ def test_a_read_only_reader_that_is_held_back_shows_a_lag(engine: FakeEngine, co
     partition = engine.partition("a", 0)
     partition.append([b"seen"])
     partition.append([b"open"], producer=3)
-    partition.append([b"behind"])
+    partition.append([b"after"])
     reader = consumer("a", isolation_level="read_committed")
     assert len(reader.poll()) == 1
     assert reader.current_lag(A0) == 0  # Kafka's: to the last stable offset; another process will end the transaction

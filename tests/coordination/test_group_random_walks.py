@@ -89,8 +89,8 @@ def happen(group: Group | None, event: tuple[object, ...], limits: Limits, now_m
         case "join", str(name), str() | None as instance, list(protocols), bool(rejoining):
             known = tuple(dict(protocols).items())
             return rules.join(group, member(name, instance, known), limits, now_ms, rejoining=rejoining)
-        case "sync", str(name), int(behind):
-            generation = 0 if group is None else group.generation + behind
+        case "sync", str(name), int(difference):
+            generation = 0 if group is None else group.generation + difference
             instance = None if group is None or name not in group.members else group.members[name].instance_id
             return rules.sync(group, name, generation, instance, {"a": b"a", "x": b"x"}, now_ms)
         case "leave", str(name):

@@ -29,7 +29,7 @@ from embedlog.errors import (
 )
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.campaign_report import tell
+from tests.support.campaign_report import add_counts
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, begun, soon
 
@@ -342,5 +342,5 @@ def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
             before, nth = before + 2, nth + step
     finally:
         log.close()
-    tell("calls that fail", points=nth // step, errors=failed, violations=0)
+    add_counts("calls that fail", points=nth // step, errors=failed, violations=0)
     assert failed >= 2

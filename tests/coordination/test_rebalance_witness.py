@@ -6,7 +6,7 @@ import pytest
 
 from embedlog import TopicPartition
 from tests.faults.groups.group_ledger import Ledger
-from tests.faults.groups.rebalancing import Told
+from tests.faults.groups.rebalancing import Reports
 
 TP = TopicPartition("t", 0)
 HOLDER, MET = (11, 4), (12, 9)  # (pid, window)
@@ -14,13 +14,13 @@ HOLDER, MET = (11, 4), (12, 9)  # (pid, window)
 
 def judge(*, holder_counted: int | None, met_in: int) -> list[str]:
     """A member found another at work in its generation `met_in`; the other's commit counted in `holder_counted`, if at all."""
-    told, ledger = Told(), Ledger("g")
-    told.take(HOLDER[0], ("processed", HOLDER[1], TP, 0, 5, 1, None, []))
-    told.take(MET[0], ("processed", MET[1], TP, 0, 5, met_in, HOLDER, []))
+    reports, ledger = Reports(), Ledger("g")
+    reports.take(HOLDER[0], ("processed", HOLDER[1], TP, 0, 5, 1, None, []))
+    reports.take(MET[0], ("processed", MET[1], TP, 0, 5, met_in, HOLDER, []))
     if holder_counted is not None:
         ledger.commits[(*HOLDER, TP)] = holder_counted
         ledger.committed[TP] = 5
-    return told.violations(ledger, {TP: 5})
+    return reports.violations(ledger, {TP: 5})
 
 
 def test_two_at_work_in_one_generation_are_a_violation() -> None:

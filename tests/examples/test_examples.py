@@ -250,7 +250,7 @@ class TestWebLog:
         self.check(tmp_path, program)
 
     @staticmethod
-    def check(room: Path, program: Callable[[str], Any]) -> None:
+    def check(directory: Path, program: Callable[[str], Any]) -> None:
         """Topic and table hold the sessions of plain Python, each once; the topic of refused lines the one that is cut off."""
         import pyarrow.parquet
 
@@ -258,15 +258,15 @@ class TestWebLog:
         expected, refused = program("weblog_demo").by_hand(lines)
         assert (len(lines), len(refused), sum(row[4] for row in expected)) == (10_000, 1, 9_999)
         wanted = sorted((client, in_utc(start), in_utc(end), *rest) for client, _, start, end, *rest in expected)
-        in_topic = values(room / "log", "sessions")
+        in_topic = values(directory / "log", "sessions")
         rows = [(each["client"], in_ms(each["start"]), in_ms(each["end"]), *counts(each)) for each in in_topic]
         assert sorted(rows) == wanted
-        table = pyarrow.parquet.read_table(room / "log-tables" / "sessions").to_pylist()
+        table = pyarrow.parquet.read_table(directory / "log-tables" / "sessions").to_pylist()
         rows = [(each["client"], in_utc(each["start"]), in_utc(each["end"]), *counts(each)) for each in table]
         assert sorted(rows) == wanted
         names = {each["client"]: each.get("name") for each in in_topic}
         assert {client: name for client, name in names.items() if name} == program("weblog").NAMES
-        with embedlog.open(room / "log", read_only=True) as log:
+        with embedlog.open(directory / "log", read_only=True) as log:
             found = log.scan("refused", isolation_level="read_committed").records()
             assert [record.value for record in found] == refused
 

@@ -84,11 +84,11 @@ def test_a_tail_cut_at_every_byte_is_no_damage() -> None:
 def test_nothing_is_read_beyond_the_end() -> None:
     """The buffer ends where its pages end; a read beyond it would hit an unmapped page."""
     whole = chain_of()
-    room = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    mapping = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     for cut in range(1, 70):
         part = whole[:-cut]
-        room[mmap.PAGESIZE - len(part) : mmap.PAGESIZE] = part
-        view = memoryview(room)[mmap.PAGESIZE - len(part) : mmap.PAGESIZE]
+        mapping[mmap.PAGESIZE - len(part) : mmap.PAGESIZE] = part
+        view = memoryview(mapping)[mmap.PAGESIZE - len(part) : mmap.PAGESIZE]
         assert scan(view, Chain()).consumed <= len(part)
         view.release()
 

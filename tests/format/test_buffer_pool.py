@@ -75,9 +75,9 @@ def test_threads_never_share_a_block() -> None:
 
     def work(mark: int) -> None:
         for _ in range(300):
-            room = pool.lease(66_000).array
-            room[:100] = mark
-            if not (room[:100] == mark).all():
+            buffer = pool.lease(66_000).array
+            buffer[:100] = mark
+            if not (buffer[:100] == mark).all():
                 mixed.append(mark)
 
     threads = [threading.Thread(target=work, args=(mark,)) for mark in range(8)]

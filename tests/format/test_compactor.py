@@ -192,7 +192,7 @@ def random_log(rng: random.Random) -> tuple[bytes, list[Kept]]:
     return data, every
 
 
-def twin(every: list[Kept], latest: dict[bytes, int], known_to: int) -> list[Kept]:
+def reference(every: list[Kept], latest: dict[bytes, int], known_to: int) -> list[Kept]:
     return [each for each in every if each[0] > known_to or (each[1] is not None and each[0] >= latest[each[1]])]
 
 
@@ -207,9 +207,9 @@ def test_any_log_is_cleaned_as_by_a_dictionary(number: int) -> None:
     known = [each for each in every if each[0] <= offsets.latest]
     latest = {key: offset for offset, key, _, _ in known if key is not None}
     after = cleaned(data, offsets)
-    assert records(after) == twin(every, latest, offsets.latest)
+    assert records(after) == reference(every, latest, offsets.latest)
     again = cleaned(after, offsets, now_ms=NOW + 2 * DAY)
-    survivors = [each for each in twin(every, latest, offsets.latest) if each[2] is not None or each[0] > offsets.latest]
+    survivors = [each for each in reference(every, latest, offsets.latest) if each[2] is not None or each[0] > offsets.latest]
     assert records(again) == survivors
 
 

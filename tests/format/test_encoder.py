@@ -52,9 +52,9 @@ def joined(runs: Sequence[bytes], first: int = 0) -> bytes:
     """The runs one after the other, stamped as the log would."""
     whole, offset = b"", first
     for run in runs:
-        room = bytearray(run)
-        offset, _ = stamp_offsets(room, offset, 0)
-        whole += room
+        buffer = bytearray(run)
+        offset, _ = stamp_offsets(buffer, offset, 0)
+        whole += buffer
     return whole
 
 
@@ -205,7 +205,7 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
     Another thread may do this; here it happens every time. Returns the size or the code, and the bytes after `capacity`.
     """
     whole = np.full(4096, 0xAA, np.uint8)
-    room = whole[:capacity]
+    buffer = whole[:capacity]
     offsets = whole[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32)
     offsets[:] = 0, 4
     value = np.zeros(400, np.uint8)
@@ -215,8 +215,8 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
     encoder.column("header_keys", np.zeros(1, np.uint8), np.array([0, 1], np.int32), None, 0)
     encoder.column("header_values", np.zeros(3000, np.uint8), offsets, None, 0)
     encoder.array("header_starts", "int32_t[]", np.array([0, 1], np.int32))
-    written, _ = encoder.run(room, np.zeros(4, BATCH))
-    assert room[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32).tolist() == [0, end]
+    written, _ = encoder.run(buffer, np.zeros(4, BATCH))
+    assert buffer[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32).tolist() == [0, end]
     return written, whole[capacity:]
 
 
@@ -224,9 +224,9 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
 @pytest.mark.parametrize("capacity", [477, 1000])
 def test_headers_that_change_between_measuring_and_writing_refuse_the_run(end: int, capacity: int) -> None:
     """A record whose size differs from its length field would be sealed, acknowledged, and never read again."""
-    written, behind = encoded_over_itself(end, capacity)
+    written, beyond = encoded_over_itself(end, capacity)
     assert written == native.ECHANGED
-    assert (behind == 0xAA).all(), "nothing is written beyond the run's memory"
+    assert (beyond == 0xAA).all(), "nothing is written beyond the run's memory"
 
 
 def test_headers_that_stay_what_they_were_are_written() -> None:
@@ -277,9 +277,9 @@ def test_offsets_at_odd_addresses_are_read_as_any(rng: random.Random, width: typ
     rows = oracle.random_rows(rng, 40, headers=True)
 
     def shifted(array: np.ndarray) -> np.ndarray:
-        room = np.zeros(array.nbytes + 1, np.uint8)
-        room[1:] = array.view(np.uint8)
-        return room[1:].view(array.dtype)
+        buffer = np.zeros(array.nbytes + 1, np.uint8)
+        buffer[1:] = array.view(np.uint8)
+        return buffer[1:].view(array.dtype)
 
     def column(given: BytesColumn) -> BytesColumn:
         return BytesColumn(given.data, shifted(given.offsets.astype(width)), given.validity)

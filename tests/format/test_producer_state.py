@@ -271,7 +271,7 @@ def test_idle_producers_are_forgotten_and_open_transactions_never() -> None:
 def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
     """Transactions of a few producers, interleaved at random: the reference keeps whole lists and searches them."""
     for _ in range(60):
-        batches, aborts, opened, twin, offset = [], [], {}, [], 0
+        batches, aborts, opened, reference, offset = [], [], {}, [], 0
         for _ in range(rng.randrange(1, 60)):
             producer = rng.randrange(4)
             if producer in opened and rng.random() < 0.4:
@@ -279,7 +279,7 @@ def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
                 batches.append(end(offset, producer))
                 if rng.random() < 0.5:
                     aborts.append(offset)
-                    twin.append(AbortedTransaction(producer, first, offset, min(opened.values(), default=offset + 1)))
+                    reference.append(AbortedTransaction(producer, first, offset, min(opened.values(), default=offset + 1)))
                 offset += 1
             else:
                 count = rng.randrange(1, 4)
@@ -287,7 +287,7 @@ def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
                 opened.setdefault(producer, offset)
                 offset += count
         state, ended = replayed(*batches, aborts=tuple(aborts))
-        assert ended == twin
+        assert ended == reference
         assert state.last_stable(offset) == min(opened.values(), default=offset)
         cut = rng.randrange(len(batches) + 1)
         early, _ = replayed(*batches[:cut], aborts=tuple(aborts))

@@ -213,9 +213,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         compacted(out)
         by_processes(out, directory)
         for to in (out.topics["codec-none"], out.topics["by-size"], out.topics["corners"]):
-            behind = len(to.rows[0])
+            before = len(to.rows[0])
             out.send(to, [(0, b"late", b"second session %d" % n, (), START_MS + 10**6 + n) for n in range(3)])
-            assert len(to.rows[0]) == behind + 3
+            assert len(to.rows[0]) == before + 3
         out.topic("empty", 3)
     return Written(directory, out.topics)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from embedlog._native import codec
-from tests.support import batches as twin
+from tests.support import batches as reference
 
 BACKENDS = ["software", *(["sse42", "avx512-vpclmul"] if platform.machine() == "x86_64" else ["armv8"])]
 
@@ -36,7 +36,7 @@ def test_every_size_and_alignment_as_the_table(backend: str, rng: random.Random)
     sizes = [*range(70), 255, 256, 257, 511, 512, 767, 768, 769, 1023, 1024, 12_287, 12_288, 12_289, 16_000]
     for size in sizes + [rng.randrange(3000) for _ in range(50)]:
         start = rng.randrange(64)
-        assert codec.crc32c(memoryview(data)[start : start + size]) == twin.crc32c(data[start : start + size]), (size, start)
+        assert codec.crc32c(memoryview(data)[start : start + size]) == reference.crc32c(data[start : start + size]), (size, start)
 
 
 def test_a_checksum_goes_on_where_another_ended(backend: str, rng: random.Random) -> None:

@@ -88,4 +88,4 @@ def test_a_page_whose_numbers_cannot_be_is_no_page(tmp_path: Path, forged: dict[
             partition._state.page.publish(now._replace(**forged), partition._context.directory_page)
             assert partition._state.page.read() is None
             partition._state.page.publish(now, partition._context.directory_page)
-            assert producer.send("t", b"behind").result(10).offset == 1
+            assert producer.send("t", b"after").result(10).offset == 1

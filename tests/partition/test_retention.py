@@ -14,7 +14,7 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 from tests.faults.power import cuts
 from tests.faults.power.powerloss import Disk, changes, materialise
-from tests.support.campaign_report import tell
+from tests.support.campaign_report import add_counts
 from tests.support.small_logs import append, opened
 
 TP = TopicPartition("t", 0)
@@ -115,5 +115,5 @@ def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_p
                 shutil.rmtree(target)
                 opened += 1
         disk.replay(change)
-    tell("E5, retention", disks=opened, violations=0)
+    add_counts("E5, retention", disks=opened, violations=0)
     assert opened > 20

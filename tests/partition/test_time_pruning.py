@@ -50,8 +50,8 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     seen = [0]
     real = files.pread_into
 
-    def counted(fd: int, room: Any, position: int, path: Any) -> int:
-        got = real(fd, room, position, path)
+    def counted(fd: int, buffer: Any, position: int, path: Any) -> int:
+        got = real(fd, buffer, position, path)
         seen[0] += got if str(path).endswith(file_names.LOG) else 0
         return got
 

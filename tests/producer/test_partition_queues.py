@@ -82,12 +82,12 @@ def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -
         assert target.append(row.value, row.key, row.timestamp_ms, row.headers) is not None
     producer_batches = taken(target)
     run, table = _rows.seal(producer_batches, None, 0)
-    twin, start = b"", 0
+    reference, start = b"", 0
     for producer_batch in producer_batches:
         some = rows[start : start + producer_batch.count]
-        twin += batch(start, some)
+        reference += batch(start, some)
         start += producer_batch.count
-    assert bytes(run) == twin
+    assert bytes(run) == reference
     assert len(table) == BATCH.itemsize * len(producer_batches)
     assert start == len(rows)
 

@@ -48,7 +48,9 @@ def stamps(log: embedlog.Log) -> list[tuple[int, int, int]]:
     return [(ids[row["producer_id"]], int(row["producer_epoch"]), int(row["base_sequence"])) for row in rows]
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[Exception], behind: bool = False) -> list[Any]:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[Exception], after_write: bool = False
+) -> list[Any]:
     """The next appends fail with these, before they begin or after their end; returns the stamps of the appends."""
     kind = type(log._engine.partition("one", 0))
     real: Append = kind.append
@@ -56,7 +58,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[E
 
     def append(self: Any, run: Any, **facts: Any) -> Any:
         seen.append((facts["stamp"], int(run.batches["base_sequence"][0])))
-        if problems and not behind:
+        if problems and not after_write:
             raise problems.pop(0)
         answer = real(self, run, **facts)
         if problems:
@@ -131,7 +133,7 @@ def test_an_acknowledgement_that_was_lost_doubles_nothing(
 ) -> None:
     """The mutants show that it is the stamp on the repeat that does it."""
     apply_mutant(mutant)
-    failing(monkeypatch, log, [LockTimeoutError("the answer is lost"), StorageError("again", errno=errno.EIO)], behind=True)
+    failing(monkeypatch, log, [LockTimeoutError("the answer is lost"), StorageError("again", errno=errno.EIO)], after_write=True)
     with log.producer(retry_backoff_ms=1, retries=3) as producer:
         places = producer.send_batch("one", [b"%d" % number for number in range(5)]).exception(10)
         producer.send("one", b"last").exception(10)

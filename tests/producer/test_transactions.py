@@ -93,8 +93,8 @@ def test_closing_with_an_open_transaction_aborts_it(log: embedlog.Log) -> None:
         producer.begin_transaction()
         producer.send("one", b"v").result(10)
     with log.producer() as other:
-        other.send("one", b"behind").result(10)
-    assert committed(log) == [b"behind"]
+        other.send("one", b"after").result(10)
+    assert committed(log) == [b"after"]
 
 
 def test_what_a_killed_process_left_open_is_aborted_by_the_next_owner(tmp_path: Path) -> None:

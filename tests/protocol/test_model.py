@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 JOB_PIECES = 12
 MODEL = Path(__file__).resolve().parent.parent / "model"
@@ -36,7 +36,7 @@ def states_of(report: str) -> int:
 
 def test_no_interleaving_of_the_small_scenarios_breaks_an_invariant() -> None:
     report = check("--fast", timeout_s=110)
-    tell("models", states=states_of(report), surprises=0)
+    add_counts("models", states=states_of(report), surprises=0)
     assert states_of(report) > 100_000
     assert "0 surprises" in report
 
@@ -52,4 +52,4 @@ def test_a_hole_in_the_rules_is_reported_with_its_trace() -> None:
 @pieces(JOB_PIECES)
 def test_every_rule_of_the_models_is_needed_and_enough(piece: int) -> None:
     report = check("--piece", f"{piece}/{JOB_PIECES}", timeout_s=1750)
-    tell("models", states=states_of(report), surprises=0)
+    add_counts("models", states=states_of(report), surprises=0)

@@ -149,13 +149,13 @@ def test_committing_now_commits_positions_with_their_epochs(engine: GroupEngine,
 def test_committing_now_lets_earlier_ones_go_first_and_an_empty_map_only_that(engine: GroupEngine, member: Any) -> None:
     reader = member("b")
     settle(reader)
-    told: list[Any] = []
+    results: list[Any] = []
     engine.groups.locked = True
-    reader.commit_async({B0: 1}, lambda offsets, error: told.append(offsets[B0].offset))
+    reader.commit_async({B0: 1}, lambda offsets, error: results.append(offsets[B0].offset))
     assert engine.committed() == {}
     engine.groups.locked = False
     reader.commit({})
-    assert (engine.committed(), told) == ({B0: 1}, [1])
+    assert (engine.committed(), results) == ({B0: 1}, [1])
     reader.commit_async({B0: 2})
     reader.commit({B0: OffsetAndMetadata(3)})
     assert engine.committed() == {B0: 3}
@@ -172,15 +172,15 @@ def test_committing_now_under_a_lock_that_others_hold_ends_at_the_deadline(engin
 def test_committing_later_tries_once_and_tells_the_callback(engine: GroupEngine, member: Any) -> None:
     reader = member("b", default_api_timeout_ms=0)
     settle(reader)
-    told: list[Any] = []
+    results: list[Any] = []
     engine.groups.locked = True
-    reader.commit_async({B0: 1}, lambda offsets, error: told.append((offsets, error)))
+    reader.commit_async({B0: 1}, lambda offsets, error: results.append((offsets, error)))
     engine.groups.locked = False
-    reader.commit_async({B0: 2}, lambda offsets, error: told.append((offsets, error)))
-    assert told == []
+    reader.commit_async({B0: 2}, lambda offsets, error: results.append((offsets, error)))
+    assert results == []
     reader.poll()
-    assert [offsets for offsets, _ in told] == [{B0: (1, "", -1)}, {B0: (2, "", -1)}]
-    assert [type(error).__name__ for _, error in told] == ["RetriableCommitFailedError", "NoneType"]
+    assert [offsets for offsets, _ in results] == [{B0: (1, "", -1)}, {B0: (2, "", -1)}]
+    assert [type(error).__name__ for _, error in results] == ["RetriableCommitFailedError", "NoneType"]
     assert engine.committed() == {B0: 2}
 
 
@@ -189,13 +189,13 @@ def test_committing_later_the_real_error_reaches_the_callback_and_else_the_log(
 ) -> None:
     reader = member("b")
     settle(reader)
-    told: list[Any] = []
+    results: list[Any] = []
     engine.evict_all()
-    reader.commit_async({B0: 1}, lambda offsets, error: told.append(error))
+    reader.commit_async({B0: 1}, lambda offsets, error: results.append(error))
     reader.commit_async({B0: 1})
     with pytest.raises(CommitFailedError):
         reader.commit()
-    assert isinstance(told[0], UnknownMemberError)
+    assert isinstance(results[0], UnknownMemberError)
     assert "asynchronous commit" in caplog.text
 
 
@@ -204,17 +204,17 @@ def test_committing_later_callbacks_run_in_order_on_this_thread_and_one_that_rai
 ) -> None:
     reader = member("b")
     settle(reader)
-    told: list[int] = []
+    results: list[int] = []
 
     def tell(offsets: Any, error: Any) -> None:
-        told.append(offsets[B0].offset)
+        results.append(offsets[B0].offset)
         raise ValueError("of the user's")
 
     for offset in range(3):
         reader.commit_async({B0: offset}, tell)
-    assert told == []
+    assert results == []
     reader.close()
-    assert told == [0, 1, 2]
+    assert results == [0, 1, 2]
     assert "of the user's" in caplog.text
 
 

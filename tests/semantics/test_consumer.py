@@ -122,7 +122,7 @@ def test_configuration_isolation_level_decides_which_transactions_are_seen(engin
     committed = [record.value for record in consumer("b", isolation_level="read_committed").poll()]
     everything = [record.value for record in consumer("b").poll()]
     assert committed == [b"plain", b"kept", b"again"]
-    assert everything == [b"plain", b"gone", b"gone too", b"kept", b"again", b"open", b"behind"]
+    assert everything == [b"plain", b"gone", b"gone too", b"kept", b"again", b"open", b"after"]
 
 
 def test_configuration_exclude_internal_topics_is_about_patterns(engine: FakeEngine, consumer: Any) -> None:
@@ -230,12 +230,12 @@ def test_changing_the_subscription_discards_what_was_fetched_of_dropped_topics(e
 
 def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
-    told: list[type[BaseException]] = []
+    raised: list[type[BaseException]] = []
 
     def poll() -> None:
         with pytest.raises(WakeupError) as caught:
             reader.poll(timeout=60)
-        told.append(caught.type)
+        raised.append(caught.type)
 
     thread = threading.Thread(target=poll)
     thread.start()
@@ -245,7 +245,7 @@ def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(engine: FakeEn
             call()
     reader.wakeup()
     thread.join(10)
-    assert told == [WakeupError]
+    assert raised == [WakeupError]
 
 
 # ---- poll -------------------------------------------------------------------------------------------------------------

@@ -158,12 +158,12 @@ def test_mixing_topics_patterns_and_partitions_needs_unsubscribe(member: Any) ->
 def test_unsubscribing_leaves_the_group_revokes_and_drops_positions(engine: GroupEngine, member: Any) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member(enable_auto_commit=False)
-    told = listening(reader, "b")
+    calls = listening(reader, "b")
     settle(reader)
     reader.poll(max_records=4)
-    told.take()
+    calls.take()
     reader.unsubscribe()
-    assert told.take() == [("revoked", [B0])]
+    assert calls.take() == [("revoked", [B0])]
     assert engine.group().state is State.EMPTY
     reader.subscribe(["b"])
     settle(reader)

@@ -18,7 +18,19 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, Told, engine, listening, member, run_duties, settle
+from tests.support.fake_groups import (
+    A0,
+    A1,
+    B0,
+    COOPERATIVE,
+    GroupEngine,
+    ListenerCalls,
+    engine,
+    listening,
+    member,
+    run_duties,
+    settle,
+)
 
 __all__ = ["engine", "member"]
 
@@ -80,11 +92,11 @@ def test_group_metadata_has_group_generation_member_and_instance(engine: GroupEn
 def test_close_commits_revokes_and_leaves(engine: GroupEngine, member: Any) -> None:
     fill(engine.partition("b", 0), 10)
     reader, other = member(), member("a", "b")
-    told = listening(reader, "b")
+    calls = listening(reader, "b")
     settle(reader, other)
-    told.take()
+    calls.take()
     reader.close()
-    assert told.take() == [("revoked", sorted({B0} - other.assignment()))]
+    assert calls.take() == [("revoked", sorted({B0} - other.assignment()))]
     assert len(engine.group().members) == 1
     assert engine.liveness.leases[0].ended
     reader.close()
@@ -105,58 +117,58 @@ def test_close_of_a_static_member_keeps_its_place(engine: GroupEngine, member: A
 
 def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_end(engine: GroupEngine, member: Any) -> None:
     first, second = member(), member("a")
-    told = listening(first, "a")
+    calls = listening(first, "a")
     settle(first)
-    assert told.take() == [("assigned", [A0, A1])]  # no revocation at the first join
+    assert calls.take() == [("assigned", [A0, A1])]  # no revocation at the first join
     settle(first, second)
-    assert told.take() == [("revoked", [A0, A1]), ("assigned", sorted(first.assignment()))]
+    assert calls.take() == [("revoked", [A0, A1]), ("assigned", sorted(first.assignment()))]
 
 
 def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(engine: GroupEngine, member: Any) -> None:
     engine.grow("c", 1)
     first, second = member("c", client_id="1"), member(client_id="2")
-    told = listening(second, "c")
+    calls = listening(second, "c")
     settle(first, second)
-    assert told.take() == [("assigned", [])]
+    assert calls.take() == [("assigned", [])]
     second.enforce_rebalance()
     settle(first, second)
-    assert told.take() == [("revoked", []), ("assigned", [])]
+    assert calls.take() == [("revoked", []), ("assigned", [])]
 
 
 def test_listener_cooperative_only_what_moves_is_revoked_and_only_what_is_new_assigned(engine: GroupEngine, member: Any) -> None:
     first, second = member(**COOPERATIVE), member(**COOPERATIVE)
-    told, others = listening(first, "a"), listening(second, "a")
+    calls, others = listening(first, "a"), listening(second, "a")
     settle(first)
-    assert told.take() == [("assigned", [A0, A1])]
+    assert calls.take() == [("assigned", [A0, A1])]
     settle(first, second)
     moved = second.assignment()
     assert len(moved) == 1
-    assert told.take() == [("revoked", sorted(moved)), ("assigned", []), ("assigned", [])]
+    assert calls.take() == [("revoked", sorted(moved)), ("assigned", []), ("assigned", [])]
     assert others.take()[-1] == ("assigned", sorted(moved))  # of the round in between it may have heard nothing
 
 
 def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(engine: GroupEngine, member: Any) -> None:
     first = member(**COOPERATIVE)
-    told = listening(first, "a", "b")
+    calls = listening(first, "a", "b")
     settle(first)
-    told.take()
-    first.subscribe(["a"], **told.listeners())
+    calls.take()
+    first.subscribe(["a"], **calls.listeners())
     settle(first)
-    assert told.take() == [("revoked", [B0]), ("assigned", [])]
+    assert calls.take() == [("revoked", [B0]), ("assigned", [])]
     assert first.assignment() == {A0, A1}
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_listener_lost_when_kicked_out_and_by_default_it_is_revoked(engine: GroupEngine, member: Any, strategy: str) -> None:
     first, second = (member(partition_assignment_strategy=[strategy]) for _ in range(2))
-    told, heard = listening(first, "a"), []
+    calls, heard = listening(first, "a"), []
     second.subscribe(["b"], on_revoked=heard.append)
     settle(first, second)
-    told.take()
+    calls.take()
     heard.clear()
     engine.evict_all()
     settle(first, second)
-    assert told.take()[0] == ("lost", [A0, A1])
+    assert calls.take()[0] == ("lost", [A0, A1])
     assert heard[0] == [B0]
     assert (first.assignment(), second.assignment()) == ({A0, A1}, {B0})
 
@@ -202,18 +214,18 @@ def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(engine: 
 
 
 def test_listener_that_raises_does_not_keep_the_others_from_being_called(engine: GroupEngine, member: Any) -> None:
-    reader, told = member(), Told()
+    reader, calls = member(), ListenerCalls()
 
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError("of the user's")
 
-    reader.subscribe(["b"], on_revoked=fail, on_assigned=told.listeners()["on_assigned"])
+    reader.subscribe(["b"], on_revoked=fail, on_assigned=calls.listeners()["on_assigned"])
     settle(reader)
-    told.take()
+    calls.take()
     reader.enforce_rebalance()
     with pytest.raises(ListenerError):
         reader.poll()
-    assert told.take() == [("assigned", [B0])]
+    assert calls.take() == [("assigned", [B0])]
 
 
 def test_listener_may_commit_while_the_consumer_closes(engine: GroupEngine, member: Any) -> None:
@@ -267,14 +279,14 @@ def test_listener_that_cannot_be_called_is_a_type_error(member: Any, given: Any)
 
 def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_lost(engine: GroupEngine, member: Any) -> None:
     reader = member()
-    told = listening(reader, "b")
+    calls = listening(reader, "b")
     settle(reader)
-    told.take()
+    calls.take()
     before = reader.group_metadata().member_id
     engine.liveness.leases[0].left = True
     reader._group.until_ns = 0
     settle(reader)
-    assert told.take() == [("lost", [B0]), ("assigned", [B0])]
+    assert calls.take() == [("lost", [B0]), ("assigned", [B0])]
     assert list(engine.group().members) == [reader.group_metadata().member_id] != [before]
 
 
@@ -302,16 +314,16 @@ def test_liveness_records_in_hand_at_an_eviction_are_not_handed_out(
 ) -> None:
     fill(engine.partition("b", 0), 10)
     reader = member()
-    told = listening(reader, "b")
+    calls = listening(reader, "b")
     loop = iter(reader)
     assert [next(loop).offset for _ in range(2)] == [0, 1]
-    told.take()
+    calls.take()
     engine.evict_all()  # and another one read on
     engine.groups.offsets["g"] = {B0: OffsetAndMetadata(7)}
     reader._group.until_ns = 0  # type: ignore[union-attr]
     monkeypatch.setattr("embedlog.consumer.consumer.monotonic_ns", lambda: 1 << 62)  # the process was frozen for long
     assert [next(loop).offset for _ in range(3)] == [7, 8, 9]
-    assert told.take() == [("lost", [B0]), ("assigned", [B0])]
+    assert calls.take() == [("lost", [B0]), ("assigned", [B0])]
 
 
 def test_liveness_a_dead_member_is_evicted_by_another(engine: GroupEngine, member: Any) -> None:

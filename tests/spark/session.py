@@ -37,7 +37,7 @@ def missing() -> str:
 
 
 @contextmanager
-def started(master: str, room: Path, **conf: str) -> Iterator[Any]:
+def started(master: str, directory: Path, **conf: str) -> Iterator[Any]:
     """A session that is stopped at the end of the block; `conf` with underscores for dots."""
     if missing():
         pytest.skip(missing())
@@ -48,7 +48,7 @@ def started(master: str, room: Path, **conf: str) -> Iterator[Any]:
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.master(master).appName("embedlog-tests")
-        own = {"spark.local.dir": str(room / "local"), "spark.sql.warehouse.dir": str(room / "warehouse")}
+        own = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
         for name, value in (CONF | own | {name.replace("_", "."): value for name, value in conf.items()}).items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()

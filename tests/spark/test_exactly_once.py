@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.faults.spark import sparking
 from tests.faults.spark.sparking import CALL, CALLS, WHERE_COMMIT, WHERE_TASK, Fault, World
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -46,7 +46,7 @@ def faults(rng: random.Random, count: int) -> list[Fault]:
 def test_a_word_count_is_the_same_whatever_dies(spark: Any, world: World, rng: random.Random) -> None:
     sparking.register(spark)
     found = sparking.under_fire(spark, world, rng, faults(rng, FAST), each=6)
-    tell("Spark: exactly once", **found, violations=0)
+    add_counts("Spark: exactly once", **found, violations=0)
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_a_word_count_is_the_same_whatever_dies(spark: Any, world: World, rng: r
 def test_each_fault_is_mended_by_the_next_run(spark: Any, world: World, rng: random.Random, piece: int) -> None:
     sparking.register(spark)
     found = sparking.under_fire(spark, world, rng, faults(rng, LONG), each=5)
-    tell("Spark: exactly once", **found, violations=0)
+    add_counts("Spark: exactly once", **found, violations=0)
 
 
 def driver(world: World, *arguments: object) -> tuple[int, str]:
@@ -78,7 +78,7 @@ def test_a_task_that_is_tried_again_writes_once(world: World, seed: int) -> None
     found = json.loads(said.splitlines()[-1])
     assert found["faults"] > RETRIED // 2
     assert found["queries_ended_by_them"] == 0
-    tell("Spark: exactly once", **found, violations=0)
+    add_counts("Spark: exactly once", **found, violations=0)
 
 
 @pytest.mark.slow
@@ -98,4 +98,4 @@ def test_what_a_killed_driver_left_another_one_mends(spark: Any, world: World, r
         assert not problem, f"after {where}: {problem}"
         sparking.compare(*world.counts(), where)
         assert not world.staged()
-    tell("Spark: exactly once", faults=struck, drivers_killed=struck, violations=0)
+    add_counts("Spark: exactly once", faults=struck, drivers_killed=struck, violations=0)

@@ -68,8 +68,8 @@ def test_discarding_leaves_what_others_have(place: str) -> None:
 def test_a_name_of_any_kind_makes_one_directory(place: str) -> None:
     for writer in ("../../etc", ".", "", "a/b", "ä" * 200):
         leave(staging.staging_area(place, writer))
-    rooms = os.listdir(os.path.join(place, staging.driver_name()))
-    assert len(rooms) == 5
+    areas = os.listdir(os.path.join(place, staging.driver_name()))
+    assert len(areas) == 5
 
 
 def test_a_dead_driver_leaves_nothing_and_a_living_one_all(place: str, other: subprocess.Popen[bytes]) -> None:

@@ -94,11 +94,11 @@ def test_rows_come_to_lie_as_if_they_were_sent_one_by_one(
     loose = frozenset(row["value"] for row in rows if row["key"] is None and row["partition"] is None)
     tasks = [as_batches(rows[start::3], rng) for start in range(3)]
     assert Driver(log, **{"compression.type": codec}).write(*tasks)
-    with embedlog.open(tmp_path / "twin") as twin:
+    with embedlog.open(tmp_path / "reference") as reference:
         for name, count in TOPICS.items():
-            twin.create_topic(name, partitions=count)
-        as_sent_one_by_one(twin, rows)
-        assert contents(log, loose) == contents(twin, loose)
+            reference.create_topic(name, partitions=count)
+        as_sent_one_by_one(reference, rows)
+        assert contents(log, loose) == contents(reference, loose)
     assert staging_is_clean(log)
     assert log.groups() == []
 

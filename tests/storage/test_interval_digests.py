@@ -179,7 +179,7 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
 # ---- the records against a reference implementation ---------------------------------------------------
 
 
-def twin(log: Path, index: Path) -> list[tuple[int, int]]:
+def reference(log: Path, index: Path) -> list[tuple[int, int]]:
     """(position, digest) for each index entry, by hand."""
     raw, entries = log.read_bytes(), index.read_bytes()
     wanted = {int.from_bytes(entries[at + 4 : at + 8], "big") for at in range(0, len(entries), 8)}
@@ -205,7 +205,7 @@ def agree(partition: Path) -> int:
     for log in partition.glob("*.log"):
         base = int(log.stem)
         mine = file_names.segment_path(partition, base, file_names.DIGESTS)
-        expected = twin(log, log.with_suffix(".index"))
+        expected = reference(log, log.with_suffix(".index"))
         assert stored(mine, base) == expected, log.name
         count += len(expected)
     return count
@@ -380,10 +380,10 @@ def test_reading_ends_where_it_can_be_compared(tmp_path_factory: pytest.TempPath
         wrong = bytearray(raw)
         wrong[int(batches["position"][at]) + 20] ^= 1  # a checksum: another batch, as far as the digest can tell
         after, problem = known.compare(interval_digests.State(), memoryview(wrong), batches)
-        behind = [place for place in held if place > batches["position"][at]]
-        assert (problem is None) == (not behind)
+        later = [place for place in held if place > batches["position"][at]]
+        assert (problem is None) == (not later)
         if problem is not None:
-            assert problem.position == min(behind)
+            assert problem.position == min(later)
             assert after.agreed == max((place for place in held if place <= batches["position"][at]), default=0)
     assert codec.DIGEST_RECORD_SIZE == 16
 

@@ -21,9 +21,9 @@ LOCKS = {"shared": "locks"}
 MODE = {"config": LOCKS}
 
 
-def maps_of(room: Path) -> list[str]:
+def maps_of(directory: Path) -> list[str]:
     """The mappings of files below that; mappings of other tests are not counted."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "embedlog." in line and str(room) in line]
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "embedlog." in line and str(directory) in line]
 
 
 def test_no_control_page_is_mapped(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The counts of the experiments, reported at the end of a run: a zero means little without its n.
 
-F1  `tell` may be called from anywhere in a test; counts of one name are added up over all tests and workers
+F1  `add_counts` may be called from anywhere in a test; counts of one name are added up over all tests and workers
 F2  a long experiment comes in pieces that share one seed, so that each point is in exactly one of them, in any worker
 F3  with EMBEDLOG_FIGURES (a file) the summary is also written there, for the summary of several runs
 F4  with EMBEDLOG_CAMPAIGN (a directory) a passed piece is noted there, and a later run of the same code leaves it out
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _told: Told = []
 
 
-def tell(experiment: str, **counts: int) -> None:
+def add_counts(experiment: str, **counts: int) -> None:
     """Add counts to an experiment's figures, and print them for the report of this test."""
     print(f"{experiment}: {in_words(counts)}")
     _told.append((experiment, counts))

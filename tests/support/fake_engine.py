@@ -280,7 +280,7 @@ def mixed(partition: FakePartition) -> None:
     partition.end(2, COMMIT)
     partition.end(1, COMMIT)
     partition.append([b"open"], producer=3)
-    partition.append([b"behind"])
+    partition.append([b"after"])
 
 
 __all__ = ["ABORT", "COMMIT", "FakeEngine", "FakePartition", "Row", "consumer", "fill", "mixed", "on", "places"]

@@ -181,7 +181,7 @@ class GroupEngine(FakeEngine):
         return {tp: place.offset for tp, place in self.groups.offsets.get(group_id, {}).items()}
 
 
-class Told:
+class ListenerCalls:
     """Listeners that record their calls."""
 
     def __init__(self) -> None:
@@ -195,10 +195,10 @@ class Told:
         return heard
 
 
-def listening(reader: Consumer, *topics: str, **how: Any) -> Told:
-    told = Told()
-    reader.subscribe(list(topics) or None, **how, **told.listeners())
-    return told
+def listening(reader: Consumer, *topics: str, **how: Any) -> ListenerCalls:
+    calls = ListenerCalls()
+    reader.subscribe(list(topics) or None, **how, **calls.listeners())
+    return calls
 
 
 def run_duties(member: Consumer) -> None:
@@ -240,4 +240,4 @@ def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
             each.close()
 
 
-__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "Told", "engine", "member", "run_duties", "settle"]
+__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "ListenerCalls", "engine", "member", "run_duties", "settle"]

@@ -106,7 +106,7 @@ class Elsewhere:
 Effect = Seen | Differ | Elsewhere
 
 
-def check(effect: Effect, key: Key, room: Path) -> None:
+def check(effect: Effect, key: Key, directory: Path) -> None:
     """The effect is that of the table. Raises AssertionError."""
     if isinstance(effect, Elsewhere):
         file, _, test = effect.where.partition("::")
@@ -116,7 +116,7 @@ def check(effect: Effect, key: Key, room: Path) -> None:
     values = [case[0] for case in effect.cases] if isinstance(effect, Seen) else effect.values
     found = []
     for number, value in enumerate(values):
-        with World(room / str(number), key, value) as world:
+        with World(directory / str(number), key, value) as world:
             found.append(effect.observe(world))
     if isinstance(effect, Seen):
         assert list(zip(values, found, strict=True)) == list(effect.cases), found

@@ -200,8 +200,8 @@ def partition_name(rng: random.Random, log: Path) -> str:
     return f"{source.name} as {target.name!a}"
 
 
-def _irregular(room: str, names: list[str]) -> list[str]:
-    return [name for name in names if not stat.S_ISREG(os.lstat(os.path.join(room, name)).st_mode)]
+def _irregular(workspace: str, names: list[str]) -> list[str]:
+    return [name for name in names if not stat.S_ISREG(os.lstat(os.path.join(workspace, name)).st_mode)]
 
 
 def kind(rng: random.Random, log: Path) -> str:
@@ -230,25 +230,25 @@ def partition_kind(rng: random.Random, log: Path) -> str:
 
 
 def _link(target: str) -> Callable[[Path, Path], None]:
-    return lambda path, room: path.symlink_to(target.format(room=room))
+    return lambda path, workspace: path.symlink_to(target.format(workspace=workspace))
 
 
-def _socket(path: Path, room: Path) -> None:
+def _socket(path: Path, workspace: Path) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
 
 
 KINDS: list[tuple[str, Callable[[Path, Path], object]]] = [
-    ("a link to a file", _link("{room}/victim")),
-    ("a link to a directory", _link("{room}/elsewhere")),
-    ("a dangling link", _link("{room}/made")),
-    ("a link to itself", lambda path, room: path.symlink_to(path)),
+    ("a link to a file", _link("{workspace}/victim")),
+    ("a link to a directory", _link("{workspace}/elsewhere")),
+    ("a dangling link", _link("{workspace}/made")),
+    ("a link to itself", lambda path, workspace: path.symlink_to(path)),
     ("a link to /dev/zero", _link("/dev/zero")),
-    ("a pipe", lambda path, room: os.mkfifo(path)),
-    ("a directory", lambda path, room: path.mkdir()),
-    ("a full directory", lambda path, room: (path / "below").mkdir(parents=True)),
+    ("a pipe", lambda path, workspace: os.mkfifo(path)),
+    ("a directory", lambda path, workspace: path.mkdir()),
+    ("a full directory", lambda path, workspace: (path / "below").mkdir(parents=True)),
     ("a socket", _socket),
-    ("a device", lambda path, room: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))),
+    ("a device", lambda path, workspace: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))),
 ]
 
 
@@ -354,11 +354,11 @@ def mutate(rng: random.Random, log: Path) -> tuple[str, bool]:
     return "; ".join(told for told, _ in done), any(others for _, others in done)
 
 
-def outside(room: Path) -> dict[str, tuple[int, int, bytes | None]]:
+def outside(workspace: Path) -> dict[str, tuple[int, int, bytes | None]]:
     """Everything beside the log: type, time of change, content."""
     found = {}
-    for path in sorted(each for each in room.rglob("*") if room / "log" not in (each, *each.parents)):
+    for path in sorted(each for each in workspace.rglob("*") if workspace / "log" not in (each, *each.parents)):
         facts = path.lstat()
         data = path.read_bytes() if stat.S_ISREG(facts.st_mode) and facts.st_size < 1 << 22 else None
-        found[str(path.relative_to(room))] = (facts.st_mode, facts.st_mtime_ns, data)
+        found[str(path.relative_to(workspace))] = (facts.st_mode, facts.st_mtime_ns, data)
     return found

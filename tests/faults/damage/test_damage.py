@@ -18,7 +18,7 @@ from tests.faults.damage.loading import look as look_at
 from tests.faults.harness.content import check, value_of
 from tests.faults.harness.processes import Nursery, until
 from tests.faults.harness.tasks import TOPIC
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 BITS_PIECES, FILES_PIECES, DAMAGE_PIECES, LOADING_PIECES = 8, 16, 8, 4
 COPIES = 8
@@ -32,11 +32,11 @@ def built(nursery: Nursery, path: Path, **options: object) -> Path:
     return path
 
 
-def told(what: str, report: Report) -> None:
+def check_report(what: str, report: Report) -> None:
     counts, bad = report
     errors = sum(count for name, count in counts.items() if name.endswith("Error"))
     print(f"{what}: {counts}")
-    tell(what, cases=sum(counts.values()), right=counts.get("right", 0), typed_errors=errors, wrong_or_fewer=len(bad))
+    add_counts(what, cases=sum(counts.values()), right=counts.get("right", 0), typed_errors=errors, wrong_or_fewer=len(bad))
     assert not bad, f"{len(bad)} of {sum(counts.values())}: " + "\n".join(bad[:20])
 
 
@@ -45,7 +45,7 @@ def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path,
     """Every bit of the first header of each segment, and one bit in every few bytes after it."""
     path = built(nursery, tmp_path / "log", codec=codec, batches=12)
     report = nursery.spawn().call("flip_log", str(path), 11, 61)
-    told(f"E6, segments, {codec}", report)
+    check_report(f"E6, segments, {codec}", report)
     assert report[0].get("CorruptRecordError", 0) > 0.9 * sum(report[0].values()), "the flips were not even read"
 
 
@@ -55,7 +55,9 @@ def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path,
 @pieces(BITS_PIECES)
 def test_e6_every_bit(nursery: Nursery, tmp_path: Path, codec: str, piece: int) -> None:
     path = built(nursery, tmp_path / "log", codec=codec)
-    told(f"E6, every bit, {codec}", nursery.spawn().call("flip_log", str(path), 1, 1 << 30, piece, BITS_PIECES, deadline_s=1700))
+    check_report(
+        f"E6, every bit, {codec}", nursery.spawn().call("flip_log", str(path), 1, 1 << 30, piece, BITS_PIECES, deadline_s=1700)
+    )
 
 
 def small_files(path: Path) -> list[str]:
@@ -67,7 +69,9 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
     path = built(nursery, tmp_path / "log")
     names = small_files(path)
     assert any(is_cache(name) for name in names)
-    told("E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 5, deadline_s=100))
+    check_report(
+        "E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 5, deadline_s=100)
+    )
 
 
 @pytest.mark.faults
@@ -76,7 +80,7 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
 def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path, piece: int) -> None:
     path = built(nursery, tmp_path / "log")
     where = str(path), str(tmp_path / "copy"), small_files(path)
-    told("E6, other files", nursery.spawn().call("flip_files", *where, 1 << 30, piece, FILES_PIECES, deadline_s=1700))
+    check_report("E6, other files", nursery.spawn().call("flip_files", *where, 1 << 30, piece, FILES_PIECES, deadline_s=1700))
 
 
 HEADS = {"embedlog.control": 72, "t-0/embedlog.page": 72, "t-0/embedlog.manifest": 16}
@@ -91,12 +95,12 @@ def test_a_flipped_bit_of_a_caches_version_is_no_newer_version(
 ) -> None:
     """It was taken for one, and the directory refused: two bits and more of each byte of the heads, where versions stand."""
     where = str(built(nursery, tmp_path / "log", batches=4)), str(tmp_path / "copy"), [name]
-    told("E6, heads of caches", nursery.spawn().call("flip_files", *where, 150, most_bytes=head_bytes, deadline_s=100))
+    check_report("E6, heads of caches", nursery.spawn().call("flip_files", *where, 150, most_bytes=head_bytes, deadline_s=100))
 
 
 def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     path = built(nursery, tmp_path / "log")
-    told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 150, deadline_s=100))
+    check_report("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 150, deadline_s=100))
 
 
 @pytest.mark.faults
@@ -106,7 +110,7 @@ def test_e7_every_kind_of_damage(nursery: Nursery, tmp_path: Path, campaign_seed
     """Every case, each piece with other noise and other blocks to swap."""
     path = built(nursery, tmp_path / "log")
     where = str(path), str(tmp_path / "copy")
-    told("E7", nursery.spawn().call("damage", *where, campaign_seed + piece, 1 << 30, deadline_s=1700))
+    check_report("E7", nursery.spawn().call("damage", *where, campaign_seed + piece, 1 << 30, deadline_s=1700))
 
 
 @pytest.mark.faults
@@ -118,7 +122,7 @@ def test_e6_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> N
     counts, bad = victim.call("flip_log", str(path), 11, 61)
     print(f"E6 with {mutant}: {counts}")
     assert bad, f"{mutant} survived"
-    tell("mutants", killed=1)
+    add_counts("mutants", killed=1)
 
 
 def at_rest(nursery: Nursery, tmp_path: Path, state: str, way: str, seed: int, most: int, *pieces: int) -> Report:
@@ -142,7 +146,7 @@ AT_REST = [(state, way) for state in STATES for way in WAYS if state == "closed"
 @pytest.mark.parametrize(("state", "way"), AT_REST)
 def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, seed: int, state: str, way: str) -> None:
     """Some bits of the fields without checksum, after the last index entry, and some files missing, empty or truncated."""
-    told("E6, loading", at_rest(nursery, tmp_path, state, way, seed, 16))
+    check_report("E6, loading", at_rest(nursery, tmp_path, state, way, seed, 16))
 
 
 @pytest.mark.faults
@@ -151,7 +155,7 @@ def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path,
 @pieces(LOADING_PIECES)
 def test_e6_all_that_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, state: str, way: str, piece: int) -> None:
     """Every bit, every file."""
-    told("E6, loading", at_rest(nursery, tmp_path, state, way, 0, 1 << 30, piece, LOADING_PIECES))
+    check_report("E6, loading", at_rest(nursery, tmp_path, state, way, 0, 1 << 30, piece, LOADING_PIECES))
 
 
 def copied_piece_by_piece(source: Path, target: Path, rng: random.Random) -> None:
@@ -203,7 +207,7 @@ def test_e6_a_copy_of_a_live_log_is_right_or_refused(tmp_path: Path, rng: random
         finally:
             stop.set()
             writer.join()
-    tell("E6, live copies", copies=COPIES, right=right, typed_errors=refused, wrong_or_fewer=0)
+    add_counts("E6, live copies", copies=COPIES, right=right, typed_errors=refused, wrong_or_fewer=0)
 
 
 def test_what_is_damaged_is_named_with_file_and_position(nursery: Nursery, tmp_path: Path) -> None:

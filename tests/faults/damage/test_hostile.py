@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.damage.hostile import GROWN_MAX_KB, Rows, mutate, outside
 from tests.faults.harness.processes import Died, Nursery, RemoteError
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 SHORT, LONG, PIECES = 12, 250, 12  # cases for each kind of directory
 DEADLINE_S = 100.0  # on a machine where much else runs; the processor's time has a limit of its own
@@ -33,8 +33,8 @@ def ours(killed: bool) -> Callable[[Nursery, Path, Path], None]:
 
 def a_brokers(nursery: Nursery, path: Path, golden: Path) -> None:
     """The smallest of the golden directories."""
-    rooms = [each for each in golden.iterdir() if (each / "log").is_dir()]
-    source = min(rooms, key=lambda each: (sum(1 for _ in (each / "log").rglob("*")), each.name))
+    directories = [each for each in golden.iterdir() if (each / "log").is_dir()]
+    source = min(directories, key=lambda each: (sum(1 for _ in (each / "log").rglob("*")), each.name))
     shutil.copytree(source / "log", path)
 
 
@@ -44,8 +44,8 @@ SOURCES = {"closed": ours(killed=False), "killed": ours(killed=True), "a broker'
 class Campaign:
     """One kind of directory, changed again and again."""
 
-    def __init__(self, nursery: Nursery, room: Path, source: Path) -> None:
-        self.nursery, self.room, self.source = nursery, room, source
+    def __init__(self, nursery: Nursery, workspace: Path, source: Path) -> None:
+        self.nursery, self.workspace, self.source = nursery, workspace, source
         self.counts: Counter[str] = Counter()
         self.bad: list[str] = []
         self.right: Rows = {}
@@ -54,12 +54,12 @@ class Campaign:
         assert self.right, f"the undamaged directory gives no records: {end}"
 
     def fresh(self) -> Path:
-        shutil.rmtree(self.room, ignore_errors=True)
-        log = self.room / "log"
+        shutil.rmtree(self.workspace, ignore_errors=True)
+        log = self.workspace / "log"
         shutil.copytree(self.source, log)
-        (self.room / "victim").write_bytes(b"precious" * 20)
-        (self.room / "elsewhere").mkdir()
-        (self.room / "elsewhere" / "cat.jpg").write_bytes(b"cat")
+        (self.workspace / "victim").write_bytes(b"precious" * 20)
+        (self.workspace / "elsewhere").mkdir()
+        (self.workspace / "elsewhere" / "cat.jpg").write_bytes(b"cat")
         return log
 
     def used(self, *, read_only: bool) -> tuple[str, Rows, int]:
@@ -73,7 +73,7 @@ class Campaign:
     def case(self, rng: random.Random) -> None:
         self.log = self.fresh()
         done, others = mutate(rng, self.log)
-        before = outside(self.room)
+        before = outside(self.workspace)
         for read_only in (True, False):
             what = f"{'reading' if read_only else 'writing'} after: {done}"
             try:
@@ -87,13 +87,13 @@ class Campaign:
                 self.bad.append(f"{what}: wrong records at {wrong[:3]}")
             if grown_kb > GROWN_MAX_KB:
                 self.bad.append(f"{what}: {grown_kb >> 10} MB of memory")
-            if outside(self.room) != before:
+            if outside(self.workspace) != before:
                 self.bad.append(f"{what}: something outside of the directory changed")
                 return
 
     def report(self, what: str) -> None:
         total = sum(self.counts.values())
-        tell(what, cases=total, right=self.counts["right"], typed_errors=total - self.counts["right"] - self.counts["bad"],
+        add_counts(what, cases=total, right=self.counts["right"], typed_errors=total - self.counts["right"] - self.counts["bad"],
              violations=len(self.bad))  # fmt: skip
         print(dict(self.counts))
         assert not self.bad, f"{len(self.bad)} of {total}:\n" + "\n".join(self.bad[:20])
@@ -101,7 +101,7 @@ class Campaign:
 
 def campaign(nursery: Nursery, tmp_path: Path, golden: Path, kind: str) -> Campaign:
     SOURCES[kind](nursery, tmp_path / "source", golden)
-    return Campaign(nursery, tmp_path / "room", tmp_path / "source")
+    return Campaign(nursery, tmp_path / "workspace", tmp_path / "source")
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -139,7 +139,7 @@ def test_the_judge_sees_what_must_not_be(
         if fault == "a foreign exception":
             raise RemoteError(("ValueError",), "x", "")
         if fault == "a write outside":
-            (strange.room / "made").touch()
+            (strange.workspace / "made").touch()
         place = next(iter(strange.right))
         rows: Rows = {place: b"wrong"} if fault == "a record of another value" else {}
         return "right", rows, GROWN_MAX_KB * 2 if fault == "memory" else 0

@@ -102,8 +102,8 @@ class Member:
                 if holder is None:
                     held.append(tp.partition)
                 self._process(tp, found, holder)
-            if signal.SIGUSR2 in _told:
-                _told.discard(signal.SIGUSR2)
+            if signal.SIGUSR2 in _signals:
+                _signals.discard(signal.SIGUSR2)
                 wait(1.5 * POLL_MS / 1000)
             self._finish()
         finally:
@@ -146,14 +146,14 @@ def wait(seconds: float) -> None:
     select.select([], [], [], seconds)
 
 
-_told: set[int] = set()
+_signals: set[int] = set()
 
 
 @task
 def mind_signals(_: Stage) -> None:
     """From now on SIGUSR1 and SIGUSR2 are words, and no death."""
     for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda told, _frame: _told.add(told))
+        signal.signal(number, lambda received, _frame: _signals.add(received))
 
 
 @task
@@ -164,7 +164,7 @@ def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
     with stage.log, stage.log.consumer(group_id=GROUP, **SETTINGS, **settings) as consumer:
         member = Member(stage, consumer, witness, seed)
         consumer.subscribe([TOPIC], on_revoked=member.revoked, on_lost=member.lost)
-        while signal.SIGUSR1 not in _told:
+        while signal.SIGUSR1 not in _signals:
             member.turn()
     return member.window
 
@@ -172,7 +172,7 @@ def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
 # ---- from outside --------------------------------------------------------------------------------------------------------
 
 
-class Told:
+class Reports:
     """The reports of all members together."""
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class Rebalancing:
     ) -> None:
         self.nursery, self.directory, self.mutants = nursery, directory, mutants
         self.rng, self.settings = random.Random(seed), settings
-        self.told = Told()
+        self.reports = Reports()
         self.log = embedlog.open(directory, config=CONFIG)
         self.log.create_topic(TOPIC, PARTITIONS, config={"flush.ms": 3_600_000})
         self.producer = self.log.producer(linger_ms=0)
@@ -244,18 +244,18 @@ class Rebalancing:
                     kind, content = victim._next(1)
                     if kind == "error":
                         kinds, text, trace = content
-                        self.told.problems.append(f"a member without a fault failed: {kinds[0]}: {text}\n{trace}")
+                        self.reports.problems.append(f"a member without a fault failed: {kinds[0]}: {text}\n{trace}")
                         self.members = [each for each in self.members if each is not victim]
                         break
                     if kind == "note":
-                        self.told.take(victim.pid, content)
+                        self.reports.take(victim.pid, content)
                     elif kind == "done":
                         self.left.add(victim.pid)
 
     def until(self, condition: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
         def look() -> bool:
             self.listen()
-            return bool(self.told.problems) or condition()
+            return bool(self.reports.problems) or condition()
 
         until(look, what, deadline_s)
 
@@ -328,17 +328,17 @@ class Rebalancing:
         self.join()
         self.feed(200)
         self.until(lambda: self.log._engine.groups.current(GROUP) is not None, "a group", deadline_s)
-        while self.generation() < rebalances and not self.told.problems:
+        while self.generation() < rebalances and not self.reports.problems:
             self.event()
         self.until(lambda: lag(self.committed(), self.ends()) == 0, "the lag to be zero", deadline_s)
         for victim in self.members:
             os.kill(victim.pid, signal.SIGUSR1)
         self.until(lambda: all(victim.pid in self.left for victim in self.members), "members to leave", deadline_s)
         ends, ledger = self.ends(), read_ledger(self.log, GROUP)
-        violations = self.told.violations(ledger, ends)
-        counts = {"rebalances": len(ledger.generations), "commits": len(ledger.commits), "refused": len(self.told.refused),
-                  "met": len(self.told.contested), **dict(sorted(self.events.items()))}  # fmt: skip
-        return Verdict(read=self.told.read, acked=self.written, violations=violations), counts
+        violations = self.reports.violations(ledger, ends)
+        counts = {"rebalances": len(ledger.generations), "commits": len(ledger.commits), "refused": len(self.reports.refused),
+                  "met": len(self.reports.contested), **dict(sorted(self.events.items()))}  # fmt: skip
+        return Verdict(read=self.reports.read, acked=self.written, violations=violations), counts
 
     def generation(self) -> int:
         found = self.log._engine.groups.current(GROUP)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.groups import rebalancing, zombies
 from tests.faults.harness.processes import Nursery
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 FAST, LONG, PIECES = 15, 1200, 24
 ZOMBIES_FAST, ZOMBIES_LONG, ZOMBIES_PIECES = 5, 1000, 20
@@ -21,7 +21,7 @@ def test_e15_no_partition_has_two_owners_and_nothing_is_skipped(
     nursery: Nursery, tmp_path: Path, seed: int, assignor: str
 ) -> None:
     verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, FAST, assignor=assignor)
-    tell("E15", **verdict.counts(), **counts)
+    add_counts("E15", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
     assert counts["rebalances"] >= FAST
 
@@ -34,7 +34,7 @@ def test_e15_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
     verdict, counts = rebalancing.experiment(
         nursery, tmp_path / "log", campaign_seed + piece, LONG // PIECES, assignor=assignor, deadline_s=120
     )
-    tell("E15", **verdict.counts(), **counts)
+    add_counts("E15", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
 
 
@@ -49,8 +49,13 @@ def freeze(nursery: Nursery, directory: Path, seed: int, count: int, mutants: tu
         trials.close()
     if mutants:
         return wrong  # the result of a mutant is not counted
-    tell("E16 of groups", zombies=sum(each.stopped for each in outcomes), taken_over=sum(each.taken_over for each in outcomes),
-         refused=sum(bool(each.refused) for each in outcomes), violations=len(wrong))  # fmt: skip
+    add_counts(
+        "E16 of groups",
+        zombies=sum(each.stopped for each in outcomes),
+        taken_over=sum(each.taken_over for each in outcomes),
+        refused=sum(bool(each.refused) for each in outcomes),
+        violations=len(wrong),
+    )
     return wrong
 
 
@@ -73,7 +78,7 @@ def test_e16_of_groups_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: 
     wrong = freeze(nursery, tmp_path / "log", seed, 6, ("commit_unfenced",))
     print(wrong)
     assert wrong, "commit_unfenced survived"
-    tell("mutants", killed=1)
+    add_counts("mutants", killed=1)
 
 
 @pytest.mark.faults
@@ -83,4 +88,4 @@ def test_e15_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutan
     verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, 4 * FAST, assignor="range", mutants=(mutant,))
     print(f"E15 with {mutant}: {counts}: {verdict}")
     assert verdict.violations, f"{mutant} survived {counts}"
-    tell("mutants", killed=1)
+    add_counts("mutants", killed=1)

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.groups import offsets
 from tests.faults.harness.processes import Nursery
 from tests.faults.partition.crashes import Point
-from tests.support.campaign_report import pieces, share, tell
+from tests.support.campaign_report import add_counts, pieces, share
 
 POINTS_FAST, PIECES = 16, 8
 
@@ -25,7 +25,7 @@ def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Seque
         wrong = offsets.crash_at(nursery, directory, point, again, witness=rng.random() < 0.5)
         nested += again is not None
         assert not wrong, wrong[0]
-    tell("deletions", points=len(chosen), crashes_of_a_finisher=nested, violations=0)
+    add_counts("deletions", points=len(chosen), crashes_of_a_finisher=nested, violations=0)
 
 
 def test_a_crash_at_any_call_of_a_deletion_leaves_offsets_with_their_topic_or_none(

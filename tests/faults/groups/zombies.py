@@ -184,8 +184,8 @@ class Trials:
         for _ in range(60):
             self.heirs_turn()
             found = self.log._engine.groups.current(GROUP)
-            stands = found is not None and found.generation > generation and found.state is State.STABLE
-            if stands and len(found.members) == 1 and len(self.heir.consumer.assignment()) == PARTITIONS:
+            stable = found is not None and found.generation > generation and found.state is State.STABLE
+            if stable and len(found.members) == 1 and len(self.heir.consumer.assignment()) == PARTITIONS:
                 return True
         return False
 

@@ -60,7 +60,7 @@ class Verdict:
         self.violations += other.violations
 
     def counts(self) -> dict[str, int]:
-        """For `tests.figures.tell`."""
+        """For `campaign_report.add_counts`."""
         return {"records_read": self.read, "acknowledged": self.acked, "violations": len(self.violations)}
 
     def __str__(self) -> str:

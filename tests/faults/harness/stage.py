@@ -12,7 +12,7 @@ from tests.faults.harness.batches import append_batch
 from tests.faults.harness.content import Mark, Verdict, check, value_of
 from tests.faults.harness.processes import Died, Nursery, RemoteError, Victim
 from tests.faults.harness.tasks import TOPIC
-from tests.support.campaign_report import tell
+from tests.support.campaign_report import add_counts
 
 MARK = ".kafka_cleanshutdown"
 QUIET = {"flush.ms": 3_600_000}  # no sync except explicit ones
@@ -116,10 +116,10 @@ def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path, 
     try:
         verdict = steps(Play(nursery, directory, mutants=(mutant,), config=config))
     except (AssertionError, RemoteError, Died):
-        tell("mutants", killed=1)
+        add_counts("mutants", killed=1)
         return
     assert verdict.violations, f"{mutant}: nothing was noticed"
-    tell("mutants", killed=1)
+    add_counts("mutants", killed=1)
 
 
 def check_rule(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:

@@ -13,7 +13,7 @@ import embedlog
 from tests.faults.harness.processes import Died, Nursery
 from tests.faults.partition.crashes import Point
 from tests.partition.test_compaction import COMPACT, last_values, opened, put, random_pairs, rows, table
-from tests.support.campaign_report import pieces, share, tell
+from tests.support.campaign_report import add_counts, pieces, share
 
 POINTS_FAST, POINTS_PIECES = 12, 8
 QUIET = {"config": {"housekeeping": False}}
@@ -89,7 +89,7 @@ def crash_everywhere(
                 log.housekeep()
                 check(log, [*pairs, (b"new", b"x")], before | {len(pairs): (b"new", b"x")})
         shutil.rmtree(path)
-    tell("E2 of compaction", points=len(chosen))
+    add_counts("E2 of compaction", points=len(chosen))
 
 
 def points(nursery: Nursery, directory: Path) -> list[Point]:
@@ -112,7 +112,7 @@ def test_e2_compaction_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: 
         crash_everywhere(nursery, tmp_path, seed, None, 0, ("aside_before_swap",))
     except (AssertionError, embedlog.EmbedlogError) as problem:
         print(f"E2 of compaction with aside_before_swap: {problem}")
-        tell("mutants", killed=1)
+        add_counts("mutants", killed=1)
     else:
         pytest.fail("aside_before_swap survived")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery
 from tests.faults.partition import crashes, kills
-from tests.support.campaign_report import pieces, share, tell
+from tests.support.campaign_report import add_counts, pieces, share
 
 KILLS_FAST, KILLS_LONG, KILLS_PIECES = 150, 10_000, 20
 POINTS_FAST, POINTS_PIECES = 40, 24
@@ -21,7 +21,7 @@ CALLS_MORE = 20  # a run makes some calls more than another: its housekeeper kee
 
 def test_e1_killed_writers_lose_nothing_that_was_acknowledged(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, killed = kills.experiment(nursery, tmp_path / "log", seed, KILLS_FAST)
-    tell("E1", kills=killed, **verdict.counts())
+    add_counts("E1", kills=killed, **verdict.counts())
     assert not verdict.violations, verdict
     assert verdict.acked > 1000
 
@@ -32,7 +32,7 @@ def test_e1_killed_writers_lose_nothing_that_was_acknowledged(nursery: Nursery, 
 def test_e1_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     kills_here = KILLS_LONG // KILLS_PIECES
     verdict, killed = kills.experiment(nursery, tmp_path / "log", campaign_seed + piece, kills_here)
-    tell("E1", kills=killed, **verdict.counts())
+    add_counts("E1", kills=killed, **verdict.counts())
     assert not verdict.violations, verdict
 
 
@@ -43,7 +43,7 @@ def test_e1_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant
     verdict, killed = kills.experiment(nursery, tmp_path / "log", seed, 4 * KILLS_FAST, mutants=(mutant,))
     print(f"E1 with {mutant}: {killed} kills: {verdict}")
     assert verdict.violations, f"{mutant} survived {killed} kills"
-    tell("mutants", killed=1)
+    add_counts("mutants", killed=1)
 
 
 def points(counts: dict[str, int]) -> list[crashes.Point]:
@@ -64,7 +64,7 @@ def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Seque
         struck, nested = struck + hit, nested + (again is not None)
         assert not total.violations, total
         shutil.rmtree(directory, ignore_errors=True)
-    tell("E2", points=len(chosen), crashes=struck, crashes_of_a_recovery=nested, **total.counts())
+    add_counts("E2", points=len(chosen), crashes=struck, crashes_of_a_recovery=nested, **total.counts())
 
 
 def test_e2_a_crash_at_any_call_leaves_a_log_that_goes_on(nursery: Nursery, tmp_path: Path, seed: int) -> None:

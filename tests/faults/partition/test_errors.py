@@ -15,7 +15,7 @@ from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError
 from tests.faults.harness.stage import Play
 from tests.faults.partition import crashes
-from tests.support.campaign_report import pieces, share, tell
+from tests.support.campaign_report import add_counts, pieces, share
 
 RUNS_FAST, RUNS_PIECES = 50, 64
 SLOW_S = 2.0
@@ -41,7 +41,7 @@ def fail_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequen
         failures += len(promises.failures)
         assert not total.violations, total
         shutil.rmtree(directory, ignore_errors=True)
-    tell("E10", failing_calls=len(chosen), failed_steps=failures, **total.counts())
+    add_counts("E10", failing_calls=len(chosen), failed_steps=failures, **total.counts())
     return failures
 
 
@@ -72,7 +72,7 @@ def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(nursery: N
         total.add(full_disk(nursery, tmp_path / "log", seed, rng.randint(1, 250)))
         assert not total.violations, total
         shutil.rmtree(tmp_path / "log", ignore_errors=True)
-    tell("E10, full disk", runs=12, **total.counts())
+    add_counts("E10, full disk", runs=12, **total.counts())
 
 
 @pytest.mark.parametrize("nth", range(1, 9))

@@ -13,7 +13,7 @@ from tests.faults.harness.processes import Nursery, RemoteError, Victim
 from tests.faults.harness.stage import Play
 from tests.faults.harness.tasks import TOPIC
 from tests.faults.partition import compacting
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 
 def cut_to_nothing(path: Path) -> None:
@@ -85,7 +85,7 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
         assert not failed, failed
     rows = a.call("read", TOPIC, 1)
     verdict = check(rows, {here: mark for here, mark in play.acks.items() if here[0] == 1}, ordered=False)
-    tell("E12", harmed_files=1, **verdict.counts())
+    add_counts("E12", harmed_files=1, **verdict.counts())
     assert not verdict.violations, verdict
 
 
@@ -119,7 +119,7 @@ def tail_beside(
 
 def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=150, retention_bytes=-1)
-    tell("E13", **verdict.counts())
+    add_counts("E13", **verdict.counts())
     assert not verdict.violations, verdict
     assert verdict.read == 3 * 150 * 200
     assert jumps == 0
@@ -127,7 +127,7 @@ def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nurs
 
 def test_e13_readers_survive_retention(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=100, retention_bytes=400_000)
-    tell("E13", jumps_to_the_start=jumps, **verdict.counts())
+    add_counts("E13", jumps_to_the_start=jumps, **verdict.counts())
     assert not verdict.violations, verdict
 
 
@@ -142,7 +142,7 @@ def test_e13_readers_beside_a_cleaner_miss_only_what_was_replaced(
     verdict, counts = compacting.experiment(
         nursery, tmp_path / "log", seed, turns=3, policy=policy, retention_bytes=retention_bytes
     )
-    tell("E13 with compaction", **verdict.counts(), **counts)
+    add_counts("E13 with compaction", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
     assert counts["skipped"] > 0
 
@@ -161,7 +161,7 @@ def test_e13_with_compaction_long(nursery: Nursery, tmp_path: Path, campaign_see
         retention_bytes=retention_bytes,
         deadline_s=1700,
     )
-    tell("E13 with compaction", **verdict.counts(), **counts)
+    add_counts("E13 with compaction", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
 
 
@@ -172,7 +172,7 @@ def test_e13_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
     verdict, jumps = tail_beside(
         nursery, tmp_path / "log", campaign_seed + piece, batches=8000, retention_bytes=RETENTIONS[piece], deadline_s=1700
     )
-    tell("E13", jumps_to_the_start=jumps, **verdict.counts())
+    add_counts("E13", jumps_to_the_start=jumps, **verdict.counts())
     assert not verdict.violations, verdict
 
 
@@ -197,7 +197,7 @@ def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> 
         while not writer.note_waiting():
             if wrong := odd_sight(reader):
                 print(f"E13 with {mutant}: {turn} appends: {wrong}")
-                tell("mutants", killed=1)
+                add_counts("mutants", killed=1)
                 return
         play.finish_append(writer)
     pytest.fail(f"{mutant} survived 100 appends")

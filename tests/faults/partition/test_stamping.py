@@ -14,7 +14,7 @@ import pytest
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery
 from tests.faults.partition import stamping
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 FAST, LONG, LONG_PIECES = 12, 3000, 30
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE)
@@ -78,7 +78,7 @@ def test_after_an_error_at_any_call_the_same_step_again_makes_the_log_that_would
 @pieces(LONG_PIECES)
 def test_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, experiment: Callable[..., Verdict], piece: int) -> None:
     verdict = experiment(nursery, tmp_path / "log", campaign_seed + piece, LONG // LONG_PIECES)
-    tell(f"stamped, {experiment.__name__}", runs=LONG // LONG_PIECES, **verdict.counts())
+    add_counts(f"stamped, {experiment.__name__}", runs=LONG // LONG_PIECES, **verdict.counts())
     assert not verdict.violations, verdict
 
 

@@ -57,18 +57,18 @@ def missing(kind: str) -> str:
     return ""
 
 
-def command(kind: str, seed: int, cuts: int, room: Path, *more: str) -> list[str]:
-    return ["unshare", "-m", sys.executable, "-m", "tests.faults.power.remounting", kind, str(seed), str(cuts), str(room), *more]
+def command(kind: str, seed: int, cuts: int, area: Path, *more: str) -> list[str]:
+    return ["unshare", "-m", sys.executable, "-m", "tests.faults.power.remounting", kind, str(seed), str(cuts), str(area), *more]
 
 
 # ---- the image -------------------------------------------------------------------------------------------------------
 
 
 class Disk:
-    """An image, mounted by a loop device below `room`."""
+    """An image, mounted by a loop device below `area`."""
 
-    def __init__(self, kind: str, room: Path) -> None:
-        self._image, self._place = room / "image", room / "mount"
+    def __init__(self, kind: str, area: Path) -> None:
+        self._image, self._place = area / "image", area / "mount"
         self.log = self._place / "log"
         self._place.mkdir()
         with self._image.open("wb") as file:
@@ -214,10 +214,10 @@ def set_up(path: Path) -> None:
             log.create_topic(topic, partitions=partitions, config={"flush.messages": 1, **SMALL})
 
 
-def experiment(kind: str, seed: int, cuts: int, room: Path) -> dict[str, Any]:
+def experiment(kind: str, seed: int, cuts: int, area: Path) -> dict[str, Any]:
     """Up to `cuts` cuts of one disk; ends at the first violation."""
     rng, transactions, violations, cut = random.Random(seed), 0, [], 0
-    disk = Disk(kind, room)
+    disk = Disk(kind, area)
     disk.mount()
     try:
         in_child(lambda: set_up(disk.log))
@@ -235,13 +235,13 @@ def experiment(kind: str, seed: int, cuts: int, room: Path) -> dict[str, Any]:
     return {"cuts": cut, "transactions": transactions, "violations": violations}
 
 
-def main(kind: str, seed: str, cuts: str, room: str, *more: str) -> None:
+def main(kind: str, seed: str, cuts: str, area: str, *more: str) -> None:
     logging.disable(logging.CRITICAL)
     if "boot-only" in more:
         for module in (control_page, directory, state):
             module.cache_number = lambda path: control_page.boot_number()  # type: ignore[attr-defined]
     try:
-        print(json.dumps(experiment(kind, int(seed), int(cuts), Path(room))))
+        print(json.dumps(experiment(kind, int(seed), int(cuts), Path(area))))
     except subprocess.CalledProcessError as problem:  # containers without loop devices, or without the right to mount
         print(json.dumps({"missing": f"{problem.cmd[0]}: {problem.stderr.decode().strip()}"}))
 

@@ -8,14 +8,14 @@ import pytest
 
 from tests.faults.harness.processes import Nursery
 from tests.faults.power import cuts
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 STATES_FAST, STATES_LONG, STATES_PIECES = 60, 10_000, 40
 
 
 def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, opened = cuts.experiment(nursery, tmp_path, seed, STATES_FAST)
-    tell("E5", disks=opened, **verdict.counts())
+    add_counts("E5", disks=opened, **verdict.counts())
     assert not verdict.violations, verdict
     assert opened == STATES_FAST
 
@@ -25,7 +25,7 @@ def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp
 @pieces(STATES_PIECES)
 def test_e5_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     verdict, opened = cuts.experiment(nursery, tmp_path, campaign_seed + piece, STATES_LONG // STATES_PIECES)
-    tell("E5", disks=opened, **verdict.counts())
+    add_counts("E5", disks=opened, **verdict.counts())
     assert not verdict.violations, verdict
 
 
@@ -48,6 +48,6 @@ def test_e5_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant
         verdict, opened = cuts.experiment(nursery, workspace, seed + turn, 200, (mutant,))
         if verdict.violations:
             print(f"E5 with {mutant}: {opened} disks: {verdict}")
-            tell("mutants", killed=1)
+            add_counts("mutants", killed=1)
             return
     pytest.fail(f"{mutant} survived")

@@ -14,16 +14,16 @@ from embedlog.coordination.transactions import recovery
 from embedlog.storage import control_page
 from tests.conftest import ROOT
 from tests.faults.power import remounting
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 CUTS_FAST, CUTS_LONG, CUTS_PIECES = 2, 12, 8
 
 
-def cut(room: Path, kind: str, seed: int, cuts: int, *more: str) -> dict[str, object]:
+def cut(directory: Path, kind: str, seed: int, cuts: int, *more: str) -> dict[str, object]:
     if reason := remounting.missing(kind):
         pytest.skip(reason)
     ended = subprocess.run(
-        remounting.command(kind, seed, cuts, room, *more), cwd=ROOT,
+        remounting.command(kind, seed, cuts, directory, *more), cwd=ROOT,
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -35,7 +35,7 @@ def cut(room: Path, kind: str, seed: int, cuts: int, *more: str) -> dict[str, ob
 
 def test_transactions_are_whole_after_a_remount(tmp_path: Path, seed: int) -> None:
     verdict = cut(tmp_path, "ext4", seed, CUTS_FAST)
-    tell("E5 remounted", cuts=CUTS_FAST)
+    add_counts("E5 remounted", cuts=CUTS_FAST)
     assert verdict["violations"] == []
 
 
@@ -45,7 +45,7 @@ def test_transactions_are_whole_after_a_remount(tmp_path: Path, seed: int) -> No
 @pieces(CUTS_PIECES)
 def test_transactions_are_whole_after_many_remounts(tmp_path: Path, campaign_seed: int, kind: str, piece: int) -> None:
     verdict = cut(tmp_path, kind, campaign_seed + piece, CUTS_LONG)
-    tell("E5 remounted", cuts=CUTS_LONG)
+    add_counts("E5 remounted", cuts=CUTS_LONG)
     assert verdict["violations"] == []
 
 
@@ -53,10 +53,10 @@ def test_transactions_are_whole_after_many_remounts(tmp_path: Path, campaign_see
 @pytest.mark.timeout(600)
 def test_a_cache_that_is_known_by_the_boot_alone_breaks_transactions(tmp_path: Path, seed: int) -> None:
     for turn in range(3):
-        room = tmp_path / str(turn)
-        room.mkdir()
-        if cut(room, "ext4", seed + turn, CUTS_LONG, "boot-only")["violations"]:
-            tell("mutants", killed=1)
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        if cut(directory, "ext4", seed + turn, CUTS_LONG, "boot-only")["violations"]:
+            add_counts("mutants", killed=1)
             return
     pytest.fail("the mutant survived")
 

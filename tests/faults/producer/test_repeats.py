@@ -8,14 +8,14 @@ import pytest
 
 from tests.faults.harness.processes import Nursery
 from tests.faults.producer import repeating
-from tests.support.campaign_report import pieces, tell
+from tests.support.campaign_report import add_counts, pieces
 
 KILLS_FAST, KILLS_LONG, KILLS_PIECES = 16, 2000, 20
 
 
 def test_e14_each_record_once_and_in_order(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, KILLS_FAST)
-    tell("E14", kills=killed, **verdict.counts())
+    add_counts("E14", kills=killed, **verdict.counts())
     assert not verdict.violations, verdict
     assert verdict.read > 1000
 
@@ -25,7 +25,7 @@ def test_e14_each_record_once_and_in_order(nursery: Nursery, tmp_path: Path, see
 @pieces(KILLS_PIECES)
 def test_e14_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     verdict, killed = repeating.experiment(nursery, tmp_path / "log", campaign_seed + piece, KILLS_LONG // KILLS_PIECES)
-    tell("E14", kills=killed, **verdict.counts())
+    add_counts("E14", kills=killed, **verdict.counts())
     assert not verdict.violations, verdict
 
 
@@ -36,4 +36,4 @@ def test_e14_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutan
     verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, 8 * KILLS_FAST, mutants=(mutant,))
     print(f"E14 with {mutant}: {killed} kills: {verdict}")
     assert verdict.violations, f"{mutant} survived {killed} kills"
-    tell("mutants", killed=1)
+    add_counts("mutants", killed=1)

@@ -49,8 +49,8 @@ TO_THE_END = ("available", "interval")  # after a failure `once` repeats the fai
 class World:
     """A log with topic `lines`, which a query splits into topic `words`; the plan; the checkpoint."""
 
-    def __init__(self, room: Path) -> None:
-        self.path, self.plan, self.checkpoint = room / "log", room / "plan", room / "checkpoint"
+    def __init__(self, directory: Path) -> None:
+        self.path, self.plan, self.checkpoint = directory / "log", directory / "plan", directory / "checkpoint"
         self.lines = 0
 
     def make(self) -> None:
@@ -226,7 +226,7 @@ def main(directory: str, seed: str = "", count: str = "0") -> None:
 
     world, rng = World(Path(directory)), random.Random(seed)
     master = "local[2,3]" if seed else "local[2]"  # tries, in brackets: a single one otherwise
-    with session.started(master, Path(directory) / f"room-{os.getpid()}") as spark:
+    with session.started(master, Path(directory) / f"session-{os.getpid()}") as spark:
         register(spark)
         if seed:
             chosen = [(rng.choice(WHERE_TASK), rng.choice(("exit", "kill", "raise"))) for _ in range(int(count))]

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.harness.processes import Died, Nursery
 from tests.faults.partition.crashes import ERRORS, FAILING, Point
 from tests.faults.spark import landing
-from tests.support.campaign_report import pieces, share, tell
+from tests.support.campaign_report import add_counts, pieces, share
 
 POINTS_FAST, POINTS_PIECES = {"append": 5, "overwrite": 3}, 16
 ERRORS_FAST = 3
@@ -29,7 +29,7 @@ def crash_everywhere(
         assert not wrong, wrong[0]
         died += dead
         landing.forget(directory)
-    tell("Spark: commits cut", points=len(chosen), drivers_killed=died, violations=0)
+    add_counts("Spark: commits cut", points=len(chosen), drivers_killed=died, violations=0)
 
 
 def fail_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[int]) -> None:
@@ -40,7 +40,7 @@ def fail_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequen
         assert not wrong, wrong[0]
         late += behind_its_effect
         landing.forget(directory)
-    tell("Spark: commits with an error", points=len(chosen), raised_behind_their_effect=late, violations=0)
+    add_counts("Spark: commits with an error", points=len(chosen), raised_behind_their_effect=late, violations=0)
 
 
 def failing(counts: dict[str, int]) -> range:

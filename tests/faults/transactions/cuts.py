@@ -20,7 +20,7 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.harness.tasks import Stage, task
 from tests.faults.harness.transaction_tasks import transaction_script
 from tests.faults.power.powerloss import HEAD, PROMISE, changes, disks
-from tests.faults.transactions.owners import Told, aftermath
+from tests.faults.transactions.owners import Notes, aftermath
 from tests.support.mutants import mutated
 
 
@@ -51,9 +51,9 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
     found = list(changes(path))
     first = next(at for at, change in enumerate(found) if change.kind == "promise")
     moments = sorted(rng.randrange(first, len(found)) for _ in range(states))
-    told, opened = Told(), 0
-    for where, target in disks(found, root, workspace, moments, rng, lambda change: told.take(tuple(json.loads(change.data)))):
-        wrong = judge(target, told, mutants)
+    notes, opened = Notes(), 0
+    for where, target in disks(found, root, workspace, moments, rng, lambda change: notes.take(tuple(json.loads(change.data)))):
+        wrong = judge(target, notes, mutants)
         opened += 1
         if wrong:
             return [f"{where}: {each}" for each in wrong], opened
@@ -61,9 +61,9 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
     return [], opened
 
 
-def judge(directory: Path, told: Told, mutants: Sequence[str]) -> list[str]:
+def judge(directory: Path, notes: Notes, mutants: Sequence[str]) -> list[str]:
     try:
         with mutated(*mutants):
-            return aftermath(directory, told, by_reader=False)
+            return aftermath(directory, notes, by_reader=False)
     except EmbedlogError as problem:
         return [f"the log does not open or accept transactions: {problem!r}"]

@@ -23,7 +23,7 @@ from tests.support.transactional_producers import TOPIC, Writer, committed, ever
 
 
 @dataclass
-class Told:
+class Notes:
     """The notes of the owner until its end."""
 
     stamps: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -50,13 +50,13 @@ def crash_at(
     nursery: Nursery, directory: Path, seed: int, point: Point, nested: Point | None, by_reader: bool, by_producer: bool = False
 ) -> list[str]:
     """One run that dies at `point`, whose helper dies at `nested`; what is wrong afterwards."""
-    told = Told()
+    notes = Notes()
     victim = nursery.spawn()
     victim.arm(point.kinds, point.mode, nth=point.nth)
     victim.start("transaction_script", str(directory), seed, by_producer)
     try:
         for note in victim.notes():
-            told.take(note)
+            notes.take(note)
     except RemoteError as problem:
         return [f"{point}: unexpected {problem}\n{problem.trace}"]
     finally:
@@ -72,15 +72,15 @@ def crash_at(
             return [f"{point}, {nested}: the helper failed: {problem}\n{problem.trace}"]
         finally:
             nursery.end(second)
-    return [f"{point} nested {nested}, notes {told}: {found}" for found in aftermath(directory, told, by_reader)]
+    return [f"{point} nested {nested}, notes {notes}: {found}" for found in aftermath(directory, notes, by_reader)]
 
 
-def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
+def aftermath(directory: Path, notes: Notes, by_reader: bool) -> list[str]:
     """The next process completes the open work, as a reader or as the heir of the id, and reads."""
     wrong = []
     with embedlog.open(directory, config=CONFIG) as log:
         if TOPIC not in log.topics():
-            return ["the topic is gone"] if told.stamps else []
+            return ["the topic is gone"] if notes.stamps else []
         if by_reader:
             for partition in range(PARTITIONS):
                 help_out(log, partition)
@@ -95,7 +95,7 @@ def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
             stable, end = last_stable(log, partition)
             if stable != end:
                 wrong.append(f"partition {partition} is stuck at {stable} of {end}")
-        wrong += check(committed(log), told, told_now)
+        wrong += check(committed(log), notes, told_now)
         wrong += check_offset(log, committed(log))
         for partition in range(PARTITIONS):
             heir.write(b"heir", partition=partition)
@@ -105,17 +105,17 @@ def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
     return wrong
 
 
-def check(rows: list[bytes | None], told: Told, outcome: Outcome | None) -> list[str]:
+def check(rows: list[bytes | None], notes: Notes, outcome: Outcome | None) -> list[str]:
     wrong = []
     for turn in range(TURNS):
         found = sum(value is not None and value.startswith(b"%d." % turn) for value in rows)
         whole = WRITES * PARTITIONS
         if found not in (0, whole):
             wrong.append(f"{found} of {whole} records of transaction {turn}")
-        expected = told.ended.get(turn)
-        if expected is None and outcome is not None and told.stamps.get(turn) == outcome[1:]:
+        expected = notes.ended.get(turn)
+        if expected is None and outcome is not None and notes.stamps.get(turn) == outcome[1:]:
             expected = outcome.kind == "commit"
-            if expected and not told.deciding.get(turn):
+            if expected and not notes.deciding.get(turn):
                 wrong.append(f"transaction {turn} was committed without a request")
         if (found > 0) != bool(expected):
             wrong.append(f"transaction {turn}: {found} records are seen, expected {expected}, outcome {outcome}")

@@ -17,7 +17,7 @@ from tests.faults.harness.processes import Nursery, until
 from tests.faults.harness.transaction_tasks import CONFIG, PARTITIONS
 from tests.faults.partition.crashes import Point
 from tests.faults.transactions import cuts, owners
-from tests.support.campaign_report import pieces, share, tell
+from tests.support.campaign_report import add_counts, pieces, share
 from tests.support.transactional_producers import TOPIC, Writer, committed, help_out, last_stable
 
 POINTS_FAST, POINTS_PRODUCER, POINTS_PIECES = 60, 20, 16
@@ -43,7 +43,7 @@ def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Seque
         nested += again is not None
         assert not wrong, wrong[0]
         shutil.rmtree(directory, ignore_errors=True)
-    tell("E18", points=len(chosen), crashes_of_a_helper=nested, violations=0)
+    add_counts("E18", points=len(chosen), crashes_of_a_helper=nested, violations=0)
 
 
 def test_e18_a_crash_at_any_call_of_a_transaction_leaves_it_whole_or_not_there(
@@ -74,7 +74,7 @@ def test_e16_who_was_frozen_while_another_took_its_place_is_fenced(
     with prepared(tmp_path / "log") as log:
         wrong = owners.trial(nursery, log, stop, by_timeout)
     assert not wrong, wrong
-    tell("E16", zombies=1, violations=0)
+    add_counts("E16", zombies=1, violations=0)
 
 
 @pytest.mark.faults
@@ -87,7 +87,7 @@ def test_e16_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
             stop = rng.choice(owners.STOPS)
             wrong = owners.trial(nursery, log, stop, rng.random() < 0.5)
             assert not wrong, f"trial {number}: {wrong}"
-    tell("E16", zombies=TRIALS_LONG // TRIALS_PIECES, violations=0)
+    add_counts("E16", zombies=TRIALS_LONG // TRIALS_PIECES, violations=0)
 
 
 FROZEN = {"registered": ("point", "txn-registered"), "writing": ("pwrite", f"{TOPIC}-1/{0:020d}.log")}
@@ -188,7 +188,7 @@ def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_
 def test_txn_5_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     wrong, opened = cuts.experiment(nursery, tmp_path, seed, DISKS_FAST)
     assert not wrong, wrong[0]
-    tell("E5, transactions", disks=opened, violations=0)
+    add_counts("E5, transactions", disks=opened, violations=0)
 
 
 @pytest.mark.faults
@@ -197,7 +197,7 @@ def test_txn_5_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path
 def test_txn_5_power_losses_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     wrong, opened = cuts.experiment(nursery, tmp_path, campaign_seed + piece, DISKS_LONG // DISKS_PIECES)
     assert not wrong, wrong[0]
-    tell("E5, transactions", disks=opened, violations=0)
+    add_counts("E5, transactions", disks=opened, violations=0)
 
 
 @pytest.mark.faults
@@ -210,6 +210,6 @@ def test_a_power_loss_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: i
         wrong, opened = cuts.experiment(nursery, workspace, seed + turn, 200, (mutant,))
         if wrong:
             print(f"{mutant}: disk {opened}: {wrong[0]}")
-            tell("mutants", killed=1)
+            add_counts("mutants", killed=1)
             return
     pytest.fail(f"{mutant} survived")
