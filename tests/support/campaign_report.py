@@ -22,16 +22,16 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CODE = ("embedlog/**/*.py", "embedlog/**/*.[ch]", "tests/faults/**/*.py", "tests/model/*.py")
 KEY = "figures"
 OUTCOMES = ("passed", "failed", "error", "skipped")
-Told = list[tuple[str, dict[str, int]]]
+Counts = list[tuple[str, dict[str, int]]]
 T = TypeVar("T")
 
-_told: Told = []
+_added: Counts = []
 
 
 def add_counts(experiment: str, **counts: int) -> None:
     """Add counts to an experiment's figures, and print them for the report of this test."""
     print(f"{experiment}: {in_words(counts)}")
-    _told.append((experiment, counts))
+    _added.append((experiment, counts))
 
 
 def pieces(count: int) -> pytest.MarkDecorator:
@@ -49,11 +49,11 @@ def share(points: Sequence[T], piece: int, count: int) -> Sequence[T]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    _told.clear()
+    _added.clear()
     try:
         return (yield)
     finally:
-        item.user_properties += [(KEY, [experiment, counts]) for experiment, counts in _told]
+        item.user_properties += [(KEY, [experiment, counts]) for experiment, counts in _added]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -62,8 +62,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if place is None or report.when != "call" or not report.passed or "PYTEST_XDIST_WORKER" in os.environ:
         return
     if "faults" in report.keywords:
-        told = [value for key, value in report.user_properties if key == KEY]
-        line = {"test": report.nodeid.partition("@")[0], "code": fingerprint(), "seconds": report.duration, KEY: told}
+        found_counts = [value for key, value in report.user_properties if key == KEY]
+        line = {"test": report.nodeid.partition("@")[0], "code": fingerprint(), "seconds": report.duration, KEY: found_counts}
         with place.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -101,23 +101,23 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has only a part of the counts of its parent process
         return
     counts = Counter({outcome: len(reports) for outcome, reports in terminalreporter.stats.items() if outcome in OUTCOMES})
-    lines = [*summary(everything_told(terminalreporter)), ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)]
+    lines = [*summary(all_counts(terminalreporter)), ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)]
     if before := len(passed_before()):
         lines.append(f"{before} pieces of this campaign have passed, in this run and before")
     if len(lines) > 1:
-        terminalreporter.section("figures (no violation in n runs: below 3/n with 95 %)")
+        terminalreporter.section("counts (no violation in n runs: below 3/n with 95 %)")
         terminalreporter.write("\n".join(lines) + "\n")
     if given := os.environ.get("EMBEDLOG_FIGURES"):
         with open(given, "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
 
-def summary(told: Iterable[tuple[float, Told]]) -> list[str]:
+def summary(found_counts: Iterable[tuple[float, Counts]]) -> list[str]:
     """A line an experiment: its counts added up, its tests, their seconds."""
     sums: dict[str, Counter[str]] = {}
     seconds: defaultdict[str, float] = defaultdict(float)
     tests: Counter[str] = Counter()
-    for took, figures in told:
+    for took, figures in found_counts:
         for experiment in {experiment for experiment, _ in figures}:
             seconds[experiment] += took
             tests[experiment] += 1
@@ -132,7 +132,7 @@ def in_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
-def everything_told(terminalreporter: Any) -> Iterator[tuple[float, Told]]:
+def all_counts(terminalreporter: Any) -> Iterator[tuple[float, Counts]]:
     """The counts of this run, and of earlier runs of its campaign."""
     before = {line["test"]: line for line in passed_before()}
     for line in before.values():

@@ -289,11 +289,11 @@ class Rebalancing:
             self.wait(self.rng.uniform(1.2, 2.0) * SESSION_MS / 1000)
         victim.resume()
 
-    def dawdle(self) -> None:
+    def delay(self) -> None:
         os.kill(self.rng.choice(self.members).pid, signal.SIGUSR2)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, with open ears."""
+        """Receive the reports of the members for this time."""
         for _ in range(max(1, int(seconds / 0.02))):
             self.listen()
             wait(0.02)
@@ -303,7 +303,7 @@ class Rebalancing:
     def event(self) -> None:
         choices = [self.join] * (2 if len(self.members) < MOST else 0)
         if len(self.members) > 1:
-            choices += [self.kill, self.leave, self.freeze, self.dawdle]
+            choices += [self.kill, self.leave, self.freeze, self.delay]
         chosen = self.rng.choice(choices)
         name = chosen.__name__
         self.events[name] = self.events.get(name, 0) + 1

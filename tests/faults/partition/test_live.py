@@ -85,7 +85,7 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
         assert not failed, failed
     rows = a.call("read", TOPIC, 1)
     verdict = check(rows, {here: mark for here, mark in play.acks.items() if here[0] == 1}, ordered=False)
-    add_counts("E12", harmed_files=1, **verdict.counts())
+    add_counts("E12", damaged_files=1, **verdict.counts())
     assert not verdict.violations, verdict
 
 

@@ -40,7 +40,7 @@ def fail_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequen
         assert not wrong, wrong[0]
         late += behind_its_effect
         landing.forget(directory)
-    add_counts("Spark: commits with an error", points=len(chosen), raised_behind_their_effect=late, violations=0)
+    add_counts("Spark: commits with an error", points=len(chosen), raised_after_their_effect=late, violations=0)
 
 
 def failing(counts: dict[str, int]) -> range:
