@@ -140,11 +140,11 @@ def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
     from pyarrow import fs
     from pyarrow.dataset import FileSystemDataset, IpcFileFormat
 
-    layout, nowhere = IpcFileFormat(), fs.LocalFileSystem()
+    layout, filesystem = IpcFileFormat(), fs.LocalFileSystem()
 
     def can_hold(given: Any) -> bool:
-        file = layout.make_fragment("never-opened", nowhere, given)
-        return any(True for _ in FileSystemDataset([file], schema, layout, nowhere).get_fragments(condition))
+        file = layout.make_fragment("never-opened", filesystem, given)
+        return any(True for _ in FileSystemDataset([file], schema, layout, filesystem).get_fragments(condition))
 
     return can_hold
 

@@ -286,7 +286,7 @@ class Engine:
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if number not in topic.here:
-            expected = f"one of {_few(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
+            expected = f"one of {_number_list(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} has no partition {number}", path=self.path, expected=expected, found=number
             )
@@ -438,7 +438,7 @@ class Engine:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
 
 
-def _few(numbers: Sequence[int]) -> str:
+def _number_list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
 
 

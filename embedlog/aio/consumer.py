@@ -184,7 +184,7 @@ class AsyncConsumer(Generic[K, V]):
                 if found is None:
                     return
                 with consumer._using():
-                    batch = consumer._reading.hand_out(*found)
+                    batch = consumer._reading.take_batch(*found)
             yield batch
 
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:

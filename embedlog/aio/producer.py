@@ -23,7 +23,7 @@ from embedlog.aio.executor import Executor
 from embedlog.config import keywords
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.errors import ClosedError
-from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline, check_call, nowhere, record_size
+from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline, check_call, record_size, unknown_metadata
 from embedlog.producer.producer import Producer
 from embedlog.producer.targets import TopicTarget
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
@@ -109,7 +109,7 @@ class AsyncProducer(Generic[K, V]):
         try:
             future = await self._sent(pipeline, changed)
         except BaseException as error:  # also for a cancelled task: interceptors see each record
-            pipeline.interceptors.on_acknowledgement(nowhere(changed), error)
+            pipeline.interceptors.on_acknowledgement(unknown_metadata(changed), error)
             raise
         future._observe(partial(pipeline.acknowledged, changed))
         return future

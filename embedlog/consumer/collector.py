@@ -162,7 +162,7 @@ class Collector:
     def batch(self) -> Batch | None:
         """The next chunk of the next partition that has one."""
         found = self.chunk()
-        return None if found is None else self.hand_out(*found)
+        return None if found is None else self.take_batch(*found)
 
     def chunk(self) -> tuple[Cursor, Chunk] | None:
         """The chunk that `batch` would return; no position moves."""
@@ -172,7 +172,7 @@ class Collector:
                 return cursor, chunk
         return None
 
-    def hand_out(self, cursor: Cursor, chunk: Chunk) -> Batch:
+    def take_batch(self, cursor: Cursor, chunk: Chunk) -> Batch:
         """The batch of a chunk; the position moves after it."""
         made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
         self.rotation.drained(cursor)

@@ -124,7 +124,7 @@ class ConsumerCoordinator:
         listeners: tuple[Listener | None, Listener | None, Listener | None],
     ) -> None:
         """Share these topics with the group from the next poll on. Raises as `Consumer.subscribe`."""
-        wanted = self._subscription.trial(topics, pattern)
+        wanted = self._subscription.with_selection(topics, pattern)
         self.membership.listeners.listen(*listeners)
         self._subscription.become(wanted)
         self.membership.topics_moved()

@@ -68,7 +68,7 @@ class Fetcher:
             if chunk is None:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
-            self._hand_over(cursor, records, chunk.next_offset, chunk.epoch)
+            self._fill(cursor, records, chunk.next_offset, chunk.epoch)
         return True
 
     def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
@@ -112,7 +112,7 @@ class Fetcher:
         else:
             cursor.lag.note(tail.end - tail.offset)
         self._fetched(len(records), tail.size_bytes, began)
-        self._hand_over(cursor, records, tail.offset, tail.epoch)
+        self._fill(cursor, records, tail.offset, tail.epoch)
         return True
 
     def _fetched(self, record_count: int, size_bytes: int, began: float) -> None:
@@ -126,7 +126,7 @@ class Fetcher:
         if spent_s > self.spent_max_s:
             self.spent_max_s = spent_s
 
-    def _hand_over(self, cursor: Cursor, records: list[Record], next_offset: int, epoch: int) -> None:
+    def _fill(self, cursor: Cursor, records: list[Record], next_offset: int, epoch: int) -> None:
         if self._deserializes:
             made = self._deserialized(records)
             if len(made) < len(records):

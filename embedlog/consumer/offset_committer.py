@@ -72,17 +72,17 @@ class OffsetCommitter:
         self._metrics = metrics
         self.settled: dict[TopicPartition, int] = {}  # committed offsets of this consumer's own partitions
         self._store, self._group_id, self._interceptors, self._api_timeout_s = store, group_id, interceptors, api_timeout_s
-        self._row: deque[_PendingCommit] = deque()
+        self._queue: deque[_PendingCommit] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
 
     @property
     def is_waiting(self) -> bool:
         """Whether commits or callbacks are pending."""
-        return bool(self._row or self._done)
+        return bool(self._queue or self._done)
 
     def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
         """Start an asynchronous commit; `call_back` passes the result to `callback`."""
-        self._row.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s)))
+        self._queue.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s)))
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:
@@ -92,8 +92,8 @@ class OffsetCommitter:
 
     def advance(self, deadline_ns: int) -> None:
         """Make pending commits in order, until a lock is not free before the deadline."""
-        while self._row:
-            first = self._row[0]
+        while self._queue:
+            first = self._queue[0]
             error: Exception | None = None
             try:
                 self._make(first.offsets, first.identity, min(deadline_ns, first.until_ns))
@@ -104,7 +104,7 @@ class OffsetCommitter:
                 error.__cause__ = problem
             except EmbedlogError as problem:
                 error = problem
-            self._row.popleft()
+            self._queue.popleft()
             self._done.append((first.callback, first.offsets, error))
 
     def now(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
@@ -116,7 +116,7 @@ class OffsetCommitter:
         try:
             self.advance(deadline_ns)
             self.call_back()
-            if self._row:
+            if self._queue:
                 raise LockTimeoutError("earlier commits of this consumer still wait for the group's lock")
             self._make(offsets, identity, deadline_ns)
         finally:

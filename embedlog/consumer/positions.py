@@ -234,7 +234,7 @@ class Rotation:
     def __init__(self) -> None:
         self.dropped_count = 0  # records fetched ahead of partitions that were unassigned since
         self._cursors: dict[TopicPartition, Cursor] = {}
-        self._row: deque[Cursor] = deque()
+        self._queue: deque[Cursor] = deque()
 
     def __len__(self) -> int:
         return len(self._cursors)
@@ -263,21 +263,21 @@ class Rotation:
             gone.drop_ahead()
             gone.tail = None  # gives its descriptor back, though a traceback may still refer to the cursor
             self.dropped_count += gone.dropped_count
-        kept = [cursor for cursor in self._row if wanted.get(cursor.tp) is cursor]
+        kept = [cursor for cursor in self._queue if wanted.get(cursor.tp) is cursor]
         known = set(map(id, kept))
-        self._row = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])
+        self._queue = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])
         self._cursors = wanted
 
     def readable(self) -> Iterator[Cursor]:
         """Each cursor that may be read, once, from the front of the queue. `drained` ends its turn."""
-        return iter([cursor for cursor in self._row if not cursor.paused and not cursor.fresh])
+        return iter([cursor for cursor in self._queue if not cursor.paused and not cursor.fresh])
 
     def drained(self, cursor: Cursor) -> None:
         """Move the cursor to the end of the queue."""
-        if len(self._row) == 1:
+        if len(self._queue) == 1:
             return
-        if self._row[0] is cursor:
-            self._row.rotate(-1)
+        if self._queue[0] is cursor:
+            self._queue.rotate(-1)
         else:
-            self._row.remove(cursor)
-            self._row.append(cursor)
+            self._queue.remove(cursor)
+            self._queue.append(cursor)

@@ -46,7 +46,7 @@ class Subscription:
         self._set_kind("topics")
         self.topics = names
 
-    def trial(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
+    def with_selection(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
         """A subscription to other topics; this one does not change. Raises as `subscribe` does, and for unknown names."""
         made = Subscription(self._engine, exclude_internal=self._exclude_internal)
         made.kind = self.kind

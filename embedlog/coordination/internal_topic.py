@@ -124,7 +124,7 @@ class InternalTopic(Generic[V]):
         self.name = name
         self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
         self._count = 0
-        self._blank: set[int] = set()
+        self._unwritten: set[int] = set()
         self._mirrors: dict[int, _Mirror[V]] = {}
         self._mutex = threading.Lock()
 
@@ -176,18 +176,20 @@ class InternalTopic(Generic[V]):
 
     def written(self) -> list[int]:
         """Its partitions with records."""
-        return [number for number in self.here() if not self.is_blank(number)]
+        return [number for number in self.here() if not self.is_unwritten(number)]
 
-    def is_blank(self, number: int) -> bool:
+    def is_unwritten(self, number: int) -> bool:
         """Whether the partition was never written, as far as its directory shows without an open."""
         if number in self._mirrors:
             return False
         partition = self._host.partition(self.name, number)
         if partition.mapped_page is not None or files.exists(partition.path / file_names.PAGE):
             return False
-        if number not in self._blank and _holds_data(partition):  # written by a broker: an embedlog process creates a page first
+        if number not in self._unwritten and _holds_data(
+            partition
+        ):  # written by a broker: an embedlog process creates a page first
             return False
-        self._blank.add(number)
+        self._unwritten.add(number)
         return True
 
     # ---- views -----------------------------------------------------------------------------------

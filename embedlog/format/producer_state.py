@@ -119,7 +119,7 @@ class ProducerState:
         aborted = []
         ends = batches["base_offset"] + batches["last_offset_delta"]
         rows = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (ends >= self.offset))
-        for row in (rows if len(rows) < FEW_ROWS else rows[_of_consequence(batches[rows])]).tolist():
+        for row in (rows if len(rows) < FEW_ROWS else rows[_relevant(batches[rows])]).tolist():
             batch = batches[row]
             place = int(batch["base_offset"]), int(ends[row])
             identity = int(batch["producer_id"]), int(batch["producer_epoch"])
@@ -240,7 +240,7 @@ class ProducerState:
         return cls(offset, (_producer_of(*each) for each in _ENTRY.iter_unpack(data[_HEAD.size :])))
 
 
-def _of_consequence(batches: Batches) -> NDArray[np.bool_]:
+def _relevant(batches: Batches) -> NDArray[np.bool_]:
     """Which batches change the state: markers, the last five of each producer and epoch, and openers of transactions."""
     order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))  # stable: in log order within an epoch of a producer
     ids, epochs, bits = (batches[name][order] for name in ("producer_id", "producer_epoch", "attributes"))

@@ -47,7 +47,7 @@ HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
 SPARE_BYTES: Final = 1_100_000  # for the rest of the last batch, which is at most `max.message.bytes` by default
 AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next fetch
-NOWHERE: Final = Place(-1, -1, 0)  # no index entry
+NO_ENTRY: Final = Place(-1, -1, 0)  # no index entry
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Reader:
     def __init__(
         self, state: PartitionState, segments: SegmentList, aborted: AbortedIndex, settled: Callable[[], Published]
     ) -> None:
-        self._state, self._segments, self.aborted, self._when_settled = state, segments, aborted, settled
+        self._state, self._segments, self.aborted, self._settled_tuple = state, segments, aborted, settled
         self._directory = str(state.path)
         self.handles: Handles = state.context.handles
         self._hints: OrderedDict[int, _Hint] = OrderedDict()
@@ -126,9 +126,9 @@ class Reader:
                 found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, now)
             return found
 
-        return self._undisturbed(found_in)
+        return self._consistent(found_in)
 
-    def _undisturbed(self, work: Callable[[Published], T]) -> T:
+    def _consistent(self, work: Callable[[Published], T]) -> T:
         """The result of `work` while no file is replaced. Results and errors of other moments are dropped."""
         until, missed = 0, False
         while True:
@@ -161,7 +161,7 @@ class Reader:
         """
         now = self._state.published()
         if now.generation % 2:
-            now = self._when_settled()
+            now = self._settled_tuple()
         if now.generation != self._generation:
             self._stale()
             self._generation = now.generation
@@ -197,7 +197,7 @@ class Reader:
         """Batches of this segment that reach to `offset` or beyond, None if it has none."""
         with self._mutex:
             hint = self._hints.pop(offset, None)
-        place, expected = NOWHERE, offset
+        place, expected = NO_ENTRY, offset
         if hint is None or hint.base != info.base:
             place, hint = self._enter(info, offset)
             expected = -1
@@ -206,7 +206,7 @@ class Reader:
             chain = self._chain(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
             if place.number >= 0 and not _agrees(scanned.batches, place):
-                place, hint = NOWHERE, self._start(info)  # the index is wrong: read from the start
+                place, hint = NO_ENTRY, self._start(info)  # the index is wrong: read from the start
                 continue
             self._check(path, info, hint, scanned, chain)
             batches, state = self._digests.compare(path, info, hint.chain, data, scanned)
@@ -216,7 +216,7 @@ class Reader:
             useful = _within(batches, offset, limit)
             if len(useful):
                 return self._fetched(useful, batches, data, path, hint, after)
-            hint, place, expected = after, NOWHERE, -1
+            hint, place, expected = after, NO_ENTRY, -1
             if int(batches["base_offset"][-1]) >= limit:
                 break
         return None
@@ -229,10 +229,10 @@ class Reader:
         """The start of a read: an index entry, if its chain digest is known or the segment has none."""
         place = self.place(info, offset)
         if place.number < 0:
-            return NOWHERE, self._start(info)
+            return NO_ENTRY, self._start(info)
         chain = self._digests.seed(info, place)
         if chain is None and info.digested:
-            return NOWHERE, self._start(info)  # a digest record is missing: that costs time
+            return NO_ENTRY, self._start(info)  # a digest record is missing: that costs time
         return place, _Hint(info.base, place.position, -1, chain)
 
     def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
@@ -393,7 +393,7 @@ class Reader:
                         return found
             return None
 
-        return self._undisturbed(found_in)
+        return self._consistent(found_in)
 
     def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
         for found in self._searched(info, timestamp_ms, now, self._limit(now, committed, None)):

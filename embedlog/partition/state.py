@@ -57,8 +57,8 @@ class PartitionState:
         self.marked_dirty = False
         self._checked_ns = 0
         self._seen: object = None
-        self._forget_caches: Callable[[], None] = _nothing
-        self._release_writer: Callable[[], None] = _nothing
+        self._forget_caches: Callable[[], None] = _no_operation
+        self._release_writer: Callable[[], None] = _no_operation
 
     def connect(self, *, forget_caches: Callable[[], None], release_writer: Callable[[], None]) -> None:
         """Set what is called after files were replaced, and before the control page is unmapped."""
@@ -415,7 +415,7 @@ class PartitionState:
         self._open_read_only() if self.context.read_only else self._open_for_writing()
 
 
-def _nothing() -> None:
+def _no_operation() -> None:
     """Do nothing: the state is not connected yet."""
 
 

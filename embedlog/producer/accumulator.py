@@ -79,7 +79,7 @@ class Sender(Protocol):
     def abandon(self, batch: ProducerBatch, error: Exception) -> int:
         """Fail a batch whose write has not begun; returns its number of records."""
 
-    def give_up(self, error: Exception) -> None:
+    def fail_all(self, error: Exception) -> None:
         """The thread ends: fail waiting batches now."""
 
     @property
@@ -304,7 +304,7 @@ class Accumulator:
         """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""
         if self._abandoned:
             error = ClosedError("the producer was closed before the record was written")
-            self._delivery.give_up(error)
+            self._delivery.fail_all(error)
             self.drop(error)
             self._settled()
             self.rows.end()

@@ -71,7 +71,7 @@ class BatchSend:
         self._failures = failures
         self.row_count = 0  # rows that were queued
         self._lost = 0  # rows that were not written
-        self._lost_in: int | None = None  # the partition of the first lost rows
+        self._lost_partition: int | None = None  # the partition of the first lost rows
         self._changed = threading.Condition()
         self._size = 0  # bytes that are queued and not settled
         self._under_way = 1  # runs not settled, plus 1 that finish() removes
@@ -103,7 +103,7 @@ class BatchSend:
         """Record the offsets of some rows, or their error. `topic` differs only if an interceptor changed it."""
         with self._changed:
             if error is not None and self._error is None:
-                self._error, self._lost_in = error, None if partition == STICK else partition
+                self._error, self._lost_partition = error, None if partition == STICK else partition
             self._lost += lost
             self._size -= size
             self._under_way -= 1
@@ -122,7 +122,7 @@ class BatchSend:
         if self._error is None:
             self._promise.keep(self._places)
         else:
-            self._failures.fail(self._promise, self._topic, self._lost_in, self._error, max(1, self._lost))
+            self._failures.fail(self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost))
 
     def finish(self, error: Exception | None = None, lost: int = 0) -> None:
         """No further run will be sent; `lost` rows were never queued."""
@@ -222,7 +222,7 @@ def shares(
         return
     numbers: NDArray[Any] | None = piece.partitions
     if chooser is not None:
-        numbers = _asked(piece, numbers, chooser, topic_target)
+        numbers = _partitioned(piece, numbers, chooser, topic_target)
     elif piece.keys is not None and not keys_ignored:
         hashed = record_batch.partitions_of(piece.keys, count)
         numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
@@ -275,7 +275,7 @@ def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -
         )
 
 
-def _asked(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget) -> NDArray[np.int64]:
+def _partitioned(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget) -> NDArray[np.int64]:
     """Call the user's partitioner for every row that has no partition yet."""
     answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
     for row in np.flatnonzero(answer < 0):

@@ -57,9 +57,9 @@ class DeliveryFailures:
         self._raises = raises
         self._lock = threading.RLock()  # reentrant: a finalizer may send at any point
         self._entries: dict[Key, DeliveryFailure] = {}
-        self._noted: set[Key] = set()  # entries that grew since the last check
+        self._grown: set[Key] = set()  # entries that grew since the last check
         self._due_s: float | None = None  # time of the next check
-        self.noted: Callable[[], object] = lambda: None  # wakes the thread that checks
+        self.on_failure: Callable[[], object] = lambda: None  # wakes the thread that checks
 
     def fail(self, batch: ProducerBatch, topic: str, partition: int | None, error: BaseException, count: int) -> None:
         """Settle a producer batch or a promise with an error: `count` of its records were not written."""
@@ -91,10 +91,10 @@ class DeliveryFailures:
         if found is None:
             # A traceback would keep the frames of a send() and so its record alive
             found = self._entries[key] = DeliveryFailure(topic, partition, error.with_traceback(None), _rows.Tally())
-        self._noted.add(key)
+        self._grown.add(key)
         if self._due_s is None:
             self._due_s = time.monotonic() + NOTICE_S
-            self.noted()
+            self.on_failure()
         return found.tally
 
     # ---- reports -------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class DeliveryFailures:
             return []
         with self._lock:
             found, self._entries = self._entries, {}
-            self._noted.clear()
+            self._grown.clear()
         return [each for each in found.values() if each.tally.unobserved > 0]
 
     def raise_unreported(self) -> None:
@@ -125,8 +125,8 @@ class DeliveryFailures:
         if due_s is None or (left_s := due_s - time.monotonic()) > 0:
             return None if due_s is None else left_s
         with self._lock:
-            unobserved = [self._entries[key] for key in self._noted if self._entries[key].tally.unobserved > 0]
-            self._noted.clear()
+            unobserved = [self._entries[key] for key in self._grown if self._entries[key].tally.unobserved > 0]
+            self._grown.clear()
             self._due_s = None
         errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}
         for (topic, reason), count in _by_reason(unobserved).items():

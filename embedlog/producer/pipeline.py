@@ -125,7 +125,7 @@ class Pipeline:
         try:
             future = self._sent(changed)
         except BaseException as error:  # also after an interrupt: interceptors receive every record
-            self.interceptors.on_acknowledgement(nowhere(changed), error)
+            self.interceptors.on_acknowledgement(unknown_metadata(changed), error)
             raise
         future._observe(partial(self.acknowledged, changed))
         return future
@@ -276,7 +276,9 @@ class Pipeline:
         if error is None:
             self.interceptors.on_acknowledgement(future.result(), None)
         else:
-            place = nowhere(sent) if future.partition < 0 else nowhere(sent)._replace(partition=future.partition)
+            place = (
+                unknown_metadata(sent) if future.partition < 0 else unknown_metadata(sent)._replace(partition=future.partition)
+            )
             self.interceptors.on_acknowledgement(place, error)
 
     # ---- columns ---------------------------------------------------------------------------------
@@ -426,7 +428,7 @@ def _row_count(values: Any) -> int:
         return 0
 
 
-def nowhere(given: ProducerRecord) -> RecordMetadata:
+def unknown_metadata(given: ProducerRecord) -> RecordMetadata:
     """The metadata that interceptors receive for a record that was not written."""
     partition = -1 if given.partition is None else given.partition
     return RecordMetadata(given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms)

@@ -67,7 +67,7 @@ class Producer(Generic[K, V]):
             unacknowledged=config.acks == "0",
         )
         self._accumulator.blocked = partial(self._delivery.figures.spent, "blocked")
-        self._failures.noted = self._accumulator.rows.wake
+        self._failures.on_failure = self._accumulator.rows.wake
         self._routes = self._delivery.routes
         self._transaction = _transaction(engine, config, self._accumulator, self._delivery)
         self._pipeline = Pipeline(engine, config, self._delivery, self._accumulator, self._transaction)
@@ -243,7 +243,7 @@ class Producer(Generic[K, V]):
         `-max` of the last minute.
         """
         rows, figures = self._rows, self._delivery.figures
-        self._delivery.harvest()
+        self._delivery.collect_inline()
         return producer_metrics(figures) | {
             "requests-in-flight": self._delivery.in_flight,
             "buffer-total-bytes": rows.memory_limit,

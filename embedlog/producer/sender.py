@@ -63,7 +63,7 @@ PASSING = {
 class Sender:
     """The topic targets of one producer; writes their batches into the log.
 
-    Threads: `topic_target`, `drop` and `harvest` from any, the others from the producer's own only.
+    Threads: `topic_target`, `drop` and `collect_inline` from any, the others from the producer's own only.
     """
 
     def __init__(self, engine: Engine, settings: ProducerConfig, name: str) -> None:
@@ -150,7 +150,7 @@ class Sender:
     def deliver(self, queue: PartitionQueue) -> None:
         """Write the due batches of one queue as one run and settle them, or repeat the attempt that failed before."""
         target = self._targets[queue]
-        self.harvest(queue)
+        self.collect_inline(queue)
         attempt = target.attempt or self._begin(target)
         if attempt is not None:
             self.in_flight = len(attempt.batches)
@@ -170,7 +170,7 @@ class Sender:
         usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
         if direct is None or writer is None or not usual:
             target.direct = None
-            target.queue.shut_direct()
+            target.queue.disable_inline()
         elif target.direct != (id(writer), id(config)):
             target.direct = (id(writer), id(config))
             append, raw = writer.addresses
@@ -288,7 +288,7 @@ class Sender:
                 target.queue.rest(pause_s)
                 return
             error = _too_late(error, self._settings.delivery_timeout_ms)
-        self._give_up(target, attempt, error)
+        self._fail_attempt(target, attempt, error)
 
     def _may_pass(self, error: BaseException) -> bool:
         if self._settings.acks == "0" or not isinstance(error, EmbedlogError):
@@ -332,7 +332,7 @@ class Sender:
         finally:
             _rows.settle_open(batches, None)
 
-    def _give_up(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+    def _fail_attempt(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Fail an attempt. Its batches in the log still succeed, unless they had to be on stable storage."""
         batches = attempt.batches
         try:
@@ -382,18 +382,18 @@ class Sender:
             run.settled((), error)
         return batch.count
 
-    def give_up(self, error: Exception) -> None:
+    def fail_all(self, error: Exception) -> None:
         """The thread ends: fail attempts that wait for a retry."""
         for target in self._targets.values():
             if target.attempt is not None:
-                self._give_up(target, target.attempt, error)
+                self._fail_attempt(target, target.attempt, error)
 
     # ---- metrics ---------------------------------------------------------------------------------
 
-    def harvest(self, *queues: PartitionQueue) -> None:
+    def collect_inline(self, *queues: PartitionQueue) -> None:
         """Add direct appends of callers to the metrics, for these queues or for all."""
         for queue in queues or list(self._targets):
-            found = queue.harvest()
+            found = queue.collect_inline()
             if found is not None:
                 batches, records, size, largest, latency_ns, latest_ns, queue_ns, longest_ns = found
                 amounts = {

@@ -100,10 +100,10 @@ def test_two_that_make_it_at_once_get_one(tmp_path: Path) -> None:
 def test_a_partition_is_blank_until_somebody_writes(log: embedlog.Log, tmp_path: Path) -> None:
     topic = topic_of(log)
     topic.partition_of("a")
-    assert [topic.is_blank(number) for number in range(3)] == [True] * 3
+    assert [topic.is_unwritten(number) for number in range(3)] == [True] * 3
     with embedlog.open(tmp_path / "log") as other:
         count_up(topic_of(other), 1)
-    assert [topic.is_blank(number) for number in range(3)] == [True, False, True]
+    assert [topic.is_unwritten(number) for number in range(3)] == [True, False, True]
 
 
 # ---- deciding ------------------------------------------------------------------------------------

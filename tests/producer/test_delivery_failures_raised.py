@@ -61,7 +61,7 @@ def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
     monkeypatch.setattr(_logging, "report", _logging.Recurring(watch.monotonic).report)
     rung: list[float] = []
     found = DeliveryFailures("p", Metrics(), raises=True)
-    found.noted = lambda: rung.append(watch.now_s)
+    found.on_failure = lambda: rung.append(watch.now_s)
     rows = accumulator()
 
     def fail(topic: str) -> embedlog.Future:

@@ -13,7 +13,7 @@
 typedef struct {
     int32_t kept, tombstones;
     int64_t newest; /* largest timestamp of the kept records */
-} el_verdict;
+} el_selected;
 
 /* Upper bound of the new size. The walk rejects a batch that declares more records than it can hold. */
 static int64_t size_most(const el_batch *batch) {
@@ -56,10 +56,10 @@ static uint8_t *put_moved(uint8_t *to, const uint8_t *at, const el_wire_record *
 
 /* Walks the records and writes the kept ones to `*to`, relative to new_base if it differs from the batch's own. */
 static int keep_records(const el_cleaner *cleaner, const el_batch *batch, uint8_t order, const uint8_t *body, int64_t body_size,
-                        int64_t new_base, uint8_t **to, el_verdict *verdict, el_problem *problem) {
+                        int64_t new_base, uint8_t **to, el_selected *verdict, el_problem *problem) {
     el_walk walk;
     el_block block;
-    *verdict = (el_verdict){.newest = -1};
+    *verdict = (el_selected){.newest = -1};
     int32_t what = walk_begin(&walk, batch, body, body_size);
     if (what) return walk_fail(problem, walk, what);
     while (walk.taken < walk.records) {
@@ -101,7 +101,7 @@ static int64_t clean_batch(const el_cleaner *cleaner, const uint8_t *at, uint8_t
     const uint8_t *body = at + EL_HEADER_SIZE;
     int64_t body_size = batch->size - EL_HEADER_SIZE;
     uint8_t *to = out + EL_HEADER_SIZE;
-    el_verdict verdict;
+    el_selected verdict;
     if (keep_records(cleaner, batch, order, body, body_size, batch->base_timestamp, &to, &verdict, problem)) return EL_ECORRUPT;
     if (verdict.kept == 0) {
         batch->records = 0;

@@ -6,7 +6,7 @@
 #include "codec/batch.h"
 #include "testing/mutants.h"
 
-static int complain(el_problem *problem, int what, int64_t expected, int64_t found) {
+static int problem_found(el_problem *problem, int what, int64_t expected, int64_t found) {
     problem->what = what;
     problem->expected = expected;
     problem->found = found;
@@ -15,13 +15,13 @@ static int complain(el_problem *problem, int what, int64_t expected, int64_t fou
 
 /* Contradictions between the counts. Compaction leaves fewer records than offsets, never more. */
 static int check_counts(const el_batch *batch, el_problem *problem) {
-    if (batch->last_offset_delta < 0) return complain(problem, EL_BAD_COUNT, 0, batch->last_offset_delta);
+    if (batch->last_offset_delta < 0) return problem_found(problem, EL_BAD_COUNT, 0, batch->last_offset_delta);
     if (batch->records < 0 || batch->records > (int64_t)batch->last_offset_delta + 1) {
-        return complain(problem, EL_BAD_COUNT, (int64_t)batch->last_offset_delta + 1, batch->records);
+        return problem_found(problem, EL_BAD_COUNT, (int64_t)batch->last_offset_delta + 1, batch->records);
     }
     int64_t most = ((int64_t)batch->size - EL_HEADER_SIZE) / EL_RECORD_SIZE_MIN;
     if ((batch->attributes & CODEC_MASK) == 0 && batch->records > most) {
-        return complain(problem, EL_BAD_COUNT, most, batch->records);
+        return problem_found(problem, EL_BAD_COUNT, most, batch->records);
     }
     return EL_FINE;
 }
@@ -30,12 +30,12 @@ static int check_chain(const el_batch *batch, const el_chain *chain, el_problem 
     int64_t next = chain->next_offset, base = chain->segment_base;
     if (!offsets_fit(batch->base_offset, batch->last_offset_delta, base)) {
         int64_t bound = batch->base_offset < base ? base : base >= 0 && base <= LOG_OFFSET_MAX ? base + INT32_MAX : LOG_OFFSET_MAX;
-        return complain(problem, EL_BAD_RANGE, bound, batch->base_offset);
+        return problem_found(problem, EL_BAD_RANGE, bound, batch->base_offset);
     }
     if (next >= 0 && (batch->base_offset < next || (batch->base_offset > next && !chain->gaps_allowed))) {
-        return complain(problem, EL_BAD_OFFSET, next, batch->base_offset);
+        return problem_found(problem, EL_BAD_OFFSET, next, batch->base_offset);
     }
-    if (batch->leader_epoch < chain->epoch) return complain(problem, EL_BAD_EPOCH, chain->epoch, batch->leader_epoch);
+    if (batch->leader_epoch < chain->epoch) return problem_found(problem, EL_BAD_EPOCH, chain->epoch, batch->leader_epoch);
     return EL_FINE;
 }
 
@@ -46,11 +46,11 @@ static int check_frame(const uint8_t *at, int64_t left, int64_t *whole, el_probl
     int64_t size = (int64_t)(int32_t)load_be32(at + SIZE_AT) + AFTER_SIZE;
     int magic = (int8_t)at[MAGIC_AT];
     if (magic == 0 || magic == 1) {
-        if (size < CRC_FROM) return complain(problem, EL_BAD_SIZE, CRC_FROM, size);
-        return complain(problem, EL_LEGACY, MAGIC, magic);
+        if (size < CRC_FROM) return problem_found(problem, EL_BAD_SIZE, CRC_FROM, size);
+        return problem_found(problem, EL_LEGACY, MAGIC, magic);
     }
-    if (magic != MAGIC) return complain(problem, EL_BAD_MAGIC, MAGIC, magic);
-    if (size < EL_HEADER_SIZE || size > INT32_MAX) return complain(problem, EL_BAD_SIZE, EL_HEADER_SIZE, size);
+    if (magic != MAGIC) return problem_found(problem, EL_BAD_MAGIC, MAGIC, magic);
+    if (size < EL_HEADER_SIZE || size > INT32_MAX) return problem_found(problem, EL_BAD_SIZE, EL_HEADER_SIZE, size);
     *whole = size;
     return EL_FINE;
 }
@@ -58,7 +58,7 @@ static int check_frame(const uint8_t *at, int64_t left, int64_t *whole, el_probl
 static int check_batch(const uint8_t *at, const el_chain *chain, el_batch *batch, el_problem *problem) {
     uint32_t crc = el_crc32c(0, at + CRC_FROM, (size_t)batch->size - CRC_FROM);
     load_header(at, batch);
-    if (crc != batch->crc && !el_is_mutant(EL_NO_CRC_ON_READ)) return complain(problem, EL_BAD_CRC, batch->crc, crc);
+    if (crc != batch->crc && !el_is_mutant(EL_NO_CRC_ON_READ)) return problem_found(problem, EL_BAD_CRC, batch->crc, crc);
     if (check_counts(batch, problem)) return problem->what;
     return check_chain(batch, chain, problem);
 }

@@ -35,7 +35,7 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *el_shut_direct(PyObject *object, PyObject *unused) {
+PyObject *el_disable_inline(PyObject *object, PyObject *unused) {
     el_queue *self = (el_queue *)object;
     Py_CLEAR(self->target);
     Py_CLEAR(self->mutex);
@@ -137,7 +137,7 @@ static void metrics_note(el_metrics *metrics, const el_producer_batch *batch, in
     raise_to(&metrics->queue_most_ns, queue_ns);
 }
 
-PyObject *el_harvest_direct(PyObject *object, PyObject *unused) {
+PyObject *el_collect_inline(PyObject *object, PyObject *unused) {
     el_queue *self = (el_queue *)object;
     el_metrics found = self->metrics;
     if (!found.batches) Py_RETURN_NONE;

@@ -144,7 +144,7 @@ struct el_queue {
     int32_t next_sequence;
     int16_t producer_epoch;
     int64_t seen;                /* content of the producer's slot after the last own append; -1 without a producer */
-    el_metrics metrics;          /* of appends by callers, since the last harvest */
+    el_metrics metrics;          /* of appends by callers, since they were last collected */
     int64_t checked_ns;          /* last write or check by the producer's thread */
     int64_t flush_ns;            /* upper bound of unsynced time; later the thread must sync */
     int64_t batch_bytes_max;     /* the thread rejects larger batches */
@@ -248,8 +248,8 @@ void el_queue_leave(el_queue *queue);
  * raises. */
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns);
 PyObject *el_open_direct(PyObject *queue, PyObject *args);
-PyObject *el_harvest_direct(PyObject *queue, PyObject *unused);
-PyObject *el_shut_direct(PyObject *queue, PyObject *unused);
+PyObject *el_collect_inline(PyObject *queue, PyObject *unused);
+PyObject *el_disable_inline(PyObject *queue, PyObject *unused);
 
 /* Sends the batch and sleeps until it is settled: 1, 0 after the timeout (negative: none), -1 with an exception. */
 int el_batch_wait(el_producer_batch *batch, double timeout_s);

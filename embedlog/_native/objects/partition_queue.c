@@ -49,7 +49,7 @@ static int queue_clear(PyObject *object) {
     self->last = NULL;
     el_batches_drop(&self->first);
     Py_CLEAR(self->unacknowledged);
-    Py_XDECREF(el_shut_direct(object, NULL));
+    Py_XDECREF(el_disable_inline(object, NULL));
     return 0;
 }
 
@@ -271,10 +271,10 @@ static PyMethodDef queue_methods[] = {
     {"rest", queue_rest, METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
     {"open_direct", (PyCFunction)el_open_direct, METH_VARARGS,
      "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max): enables inline appends."},
-    {"harvest", el_harvest_direct, METH_NOARGS,
-     "harvest() -> metrics of inline appends since the last harvest, None if there were none: batches, records, bytes, largest batch,\n"
+    {"collect_inline", el_collect_inline, METH_NOARGS,
+     "collect_inline() -> metrics of inline appends since the last call, None if there were none: batches, records, bytes, largest batch,\n"
      "total time, longest time, total time in the queue, longest time in the queue (ns)."},
-    {"shut_direct", el_shut_direct, METH_NOARGS, "Disables inline appends."},
+    {"disable_inline", el_disable_inline, METH_NOARGS, "Disables inline appends."},
     {NULL},
 };
 

@@ -39,9 +39,9 @@ typedef struct {
     int64_t start_offset;
     int32_t partition;
     int committed;
-} el_taking;
+} el_record_taker;
 
-static int take_record(const el_taking *taking, const el_batch *batch, const el_wire_record *wire) {
+static int take_record(const el_record_taker *taking, const el_batch *batch, const el_wire_record *wire) {
     int append_time = (batch->attributes & LOG_APPEND_TIME) != 0;
     el_record *record = el_record_alloc();
     if (!record) return -1;
@@ -60,7 +60,7 @@ static int take_record(const el_taking *taking, const el_batch *batch, const el_
 }
 
 /* 0 if this control batch can be skipped; -1 if it aborts earlier records or is unreadable. */
-static int pass_marker(const el_taking *taking, const el_batch *batch, const uint8_t *body, int64_t body_size) {
+static int pass_marker(const el_record_taker *taking, const el_batch *batch, const uint8_t *body, int64_t body_size) {
     enum { KEY_BYTES = 4, TYPE_AT = 2, COMMIT = 1 };
     el_walk walk;
     el_wire_record wire;
@@ -70,7 +70,7 @@ static int pass_marker(const el_taking *taking, const el_batch *batch, const uin
 }
 
 /* The records of one batch from start_offset on: 0; -1 if they are not plain, with or without an exception. */
-static int take_batch(const el_taking *taking, const uint8_t *data, int64_t size, const el_batch *batch) {
+static int take_batch(const el_record_taker *taking, const uint8_t *data, int64_t size, const el_batch *batch) {
     const uint8_t *body = data + EL_HEADER_SIZE;
     int64_t body_size = size - EL_HEADER_SIZE;
     el_walk walk;
@@ -85,7 +85,7 @@ static int take_batch(const el_taking *taking, const uint8_t *data, int64_t size
     return walk_end(&walk) ? -1 : 0;
 }
 
-static int take_run(const el_taking *taking, const uint8_t *data, int64_t size) {
+static int take_run(const el_record_taker *taking, const uint8_t *data, int64_t size) {
     while (size > 0) {
         el_batch batch;
         if (size < EL_HEADER_SIZE) return -1;
@@ -100,7 +100,7 @@ static int take_run(const el_taking *taking, const uint8_t *data, int64_t size) 
 }
 
 static PyObject *records_from_run(PyObject *module, PyObject *args) {
-    el_taking taking = {.list = NULL};
+    el_record_taker taking = {.list = NULL};
     Py_buffer data;
     Py_ssize_t size;
     long long start_offset;

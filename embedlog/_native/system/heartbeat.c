@@ -81,7 +81,7 @@ int32_t el_slot_read(int32_t fd, int64_t lock_at, int64_t position, int64_t guar
 /* REQUIRES: the mutex, and a lease that was not left. */
 static int write_heartbeat(lease_state *lease) {
     int64_t now_ns = el_boot_ns(), good_until_ns = atomic_load(&lease->good_until_ns);
-    if (now_ns >= good_until_ns && !el_is_mutant(EL_FORGIVE_LAPSE)) {
+    if (now_ns >= good_until_ns && !el_is_mutant(EL_FORGIVE_EXPIRY)) {
         good_until_ns = 0;              /* CHEARTBEAT-3 */
         atomic_store(&lease->good_until_ns, 0);
     }

@@ -85,7 +85,7 @@ class Offsets:
         if count == 0:
             return None
         number = java_partition(checked_group_id(group_id), count)
-        return None if self.topic.is_blank(number) else self.topic.view(number)
+        return None if self.topic.is_unwritten(number) else self.topic.view(number)
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -202,20 +202,20 @@ class Offsets:
         group_id: str,
         partitions: Iterable[TopicPartition] | None = None,
         stable_deadline_ns: int | None = None,
-        asker: Interruptible | None = None,
+        caller: Interruptible | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets: for these partitions, with None for missing ones, or all of them.
 
         With a deadline it waits for transactions with offsets of these partitions, and raises DeadlineError; without one it
-        returns the offsets that count now. An exception of `asker.raise_if_interrupted()` ends the wait; it is called after every
-        `Engine.wake(asker)`.
+        returns the present offsets. An exception of `caller.raise_if_interrupted()` ends the wait; it is called after every
+        `Engine.wake(caller)`.
         """
         wanted = None if partitions is None else topic_partitions(partitions)
-        view, asker = self.entries(group_id), asker or _Uninterrupted()
+        view, caller = self.entries(group_id), caller or _Uninterrupted()
         while view is not None and stable_deadline_ns is not None and view.pending(group_id):
             if wanted is not None and not view.pending(group_id) & set(wanted):
                 break
-            self._wait_for_marker(group_id, stable_deadline_ns, asker)
+            self._wait_for_marker(group_id, stable_deadline_ns, caller)
             view = self.entries(group_id)
         if view is None:
             return dict.fromkeys(wanted or ())
@@ -223,7 +223,7 @@ class Offsets:
             return {place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()}
         return {place: _offset_and_metadata(view.offset(group_id, place)) for place in wanted}
 
-    def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Interruptible) -> None:
+    def _wait_for_marker(self, group_id: str, deadline_ns: int, caller: Interruptible) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
         stable = partition.bounds().last_stable
         if self.transactions.resolve(partition):
@@ -231,8 +231,8 @@ class Offsets:
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:
             raise DeadlineError(f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT)")
-        asker.raise_if_interrupted()
-        self.host.wait([(partition, stable)], min(left_s, RESOLVE_S), asker, committed=True)
+        caller.raise_if_interrupted()
+        self.host.wait([(partition, stable)], min(left_s, RESOLVE_S), caller, committed=True)
 
     # ---- deletion --------------------------------------------------------------------------------
 

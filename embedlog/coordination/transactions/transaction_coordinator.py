@@ -188,7 +188,7 @@ class Transactions:
         known = self._where.get(producer_id)
         numbers = self.topic.here()
         for number in numbers if known is None or known not in numbers else (known, *numbers):
-            if self.topic.is_blank(number):
+            if self.topic.is_unwritten(number):
                 continue
             view = self.topic.view(number)
             name = view.name_of(producer_id)
@@ -211,7 +211,7 @@ class Transactions:
             decided = self.decide(name, event, deadline_ns)
             if decided is None:
                 return False
-            logger.info("aborted transaction %d/%d of %r: %s", state.producer_id, state.epoch, name, _why(state, alive))
+            logger.info("aborted transaction %d/%d of %r: %s", state.producer_id, state.epoch, name, _abort_reason(state, alive))
             state = decided
         if state.status not in PREPARED:
             return False
@@ -285,5 +285,5 @@ class Transactions:
         self.decide(name, event, deadline_ns)
 
 
-def _why(state: Transaction, alive: bool) -> str:
+def _abort_reason(state: Transaction, alive: bool) -> str:
     return f"open for longer than {state.timeout_ms} ms" if alive else "its producer has ended"
