@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import embedlog
 from embedlog import index
 from embedlog._native import system
-from embedlog.storage import file_names
+from embedlog.storage import file_names, files
 
 COUNT = 200
 START_MS = 1_000
@@ -118,6 +120,26 @@ def test_a_time_index_of_a_broker_without_its_last_entries_hides_no_record(
         of_a_broker(tmp_path / "log")
         with embedlog.open(tmp_path / "log", read_only=read_only, config=QUIET) as log:
             check(log, stamps, all_times(stamps, 7), size)
+
+
+def test_the_check_of_a_time_entry_opens_each_file_once(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The headers that show the end of a broker's segment also show its newest batch."""
+    write(tmp_path / "log", times(rng, "rising"))
+    of_a_broker(tmp_path / "log")
+    real, seen = files.open_file, Counter[str]()
+
+    def noted(path: str | Path, flags: int, mode: int = 0o666) -> int:
+        seen[Path(path).name] += 1
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(files, "open_file", noted)
+    with embedlog.open(tmp_path / "log", read_only=True, config=QUIET) as log:
+        bases = [info.base for info in log._engine.partition("t", 0).segments(log._engine.partition("t", 0).published())]
+    assert len(bases) > 2
+    for base, suffix in itertools.product(bases[:-1], (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX)):
+        assert seen[file_names.file_name(base, suffix)] == 1, (base, suffix)
 
 
 def test_retention_by_time_deletes_nothing_for_a_wrong_time_entry(tmp_path: Path) -> None:

@@ -428,7 +428,7 @@ def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, 
     mark.touch()
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
-    with pytest.raises(DirectoryInUseError, match=rf"not embedlog.*found pid {bystander.pid}"):
+    with pytest.raises(DirectoryInUseError, match=rf"other than embedlog.*found pid {bystander.pid}"):
         embedlog.open(tmp_path / "log")
     nursery.end(bystander)
     play.append(play.enter())
@@ -452,7 +452,7 @@ def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
         broker.die()
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
-    with pytest.raises(DirectoryInUseError, match=rf"not embedlog.*found pid {bystander.pid}"):
+    with pytest.raises(DirectoryInUseError, match=rf"other than embedlog.*found pid {bystander.pid}"):
         embedlog.open(tmp_path / "log")
     with contextlib.suppress(DirectoryInUseError), embedlog.open(tmp_path / "log", read_only=True) as log:
         assert sum(1 for _ in log.scan("t").records()) == 2
