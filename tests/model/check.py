@@ -1,11 +1,12 @@
 """Check the models: nothing breaks with every rule on, something breaks with each rule off.
 
-    python3 check.py            default bounds, a few minutes on two cores
+    python3 check.py            default bounds, about ten minutes on two cores
     python3 check.py --fast     small scenarios and the mutants that they show, seconds
     python3 check.py --deep     larger bounds; every mutant in every default scenario
     python3 check.py --piece 0/12                  every twelfth job, from the first one on
-    python3 check.py --write    the default run, then refresh README.md and RESULTS.md
+    python3 check.py --write    the default run, then refresh README.md and RESULTS.md (with --only: one model's part)
     python3 check.py --trace append.owner_word     one mutant's counterexample
+    python3 check.py --only replicas               one model; `replicas.fence`: one mutant
 
 Exit status 1 if the rules have a hole, or if a mutant that should be found is not.
 """
@@ -16,121 +17,13 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import NamedTuple
 
-from append import Append
 from engine import explore
-from groups import Groups
-from opening import Opening
-from transactions import Transactions
+from scenarios import DEEP, FAST, MODELS, NEEDS_MORE, NOT_NEEDED_ALONE, ONLY_IN_LARGEST, PAIRS, SCENARIOS, SHOWN_BY
 
-MODELS = {"append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups}
 HERE = Path(__file__).parent
+MARK = "<!-- generated -->"
+ORDER = {model: number for number, model in enumerate(MODELS)}
 LIMIT = {False: 1_000_000, True: 4_000_000}
-
-# Bounds, smallest first: a mutant is tried in this order and stops at its first violation.
-SCENARIOS = {
-    "append": {
-        "bad sector": {"processes": 1, "records": 2, "kills": 0, "cuts": 1, "rots": 1},
-        "kills": {"records": 3, "kills": 2, "cuts": 0, "syncs": False},
-        "failed sync": {"records": 2, "kills": 0, "cuts": 1, "fails": 1},
-        "two power losses": {"processes": 1, "records": 4, "kills": 0, "cuts": 2},
-        "power loss": {"records": 2, "kills": 1, "cuts": 1, "writebacks": 1},
-        "failed sync and kill": {"records": 2, "kills": 1, "cuts": 1, "fails": 1},
-    },
-    "opening": {
-        "kill": {"kills": 1},
-        "page deleted": {"deletions": 1},
-        "broker": {"visits": 2},
-        "power loss": {"cuts": 1},
-        "page deleted and kill": {"deletions": 1, "kills": 1},
-        "broker and kill": {"visits": 1, "kills": 1},
-    },
-    "transactions": {
-        "kill": {"txns": 1, "kills": 1},
-        "power loss": {"txns": 1, "cuts": 1, "helpers": 0, "producers": 1},
-        "producer state expires": {"txns": 1, "expiries": 1},
-        "power loss, two transactions": {"txns": 2, "cuts": 1, "producers": 1},
-        "two transactions": {"txns": 2},
-        "kill, two transactions": {"txns": 2, "kills": 1, "helpers": 0},
-    },
-    "groups": {
-        "duplicates": {"static": True, "duplicates": True},
-        "static member": {"kills": 1, "static": True},
-        "kill": {"kills": 1},
-        "sleeper": {"freezes": 1, "records": 2},
-        "frozen": {"stops": 1},
-        "clock": {"expiries": 1},
-        "rounds": {"lates": 1, "kills": 1},
-    },
-}
-DEEP = {
-    "append": {
-        "three processes": {"processes": 3, "records": 1, "kills": 1, "cuts": 1, "fails": 1},
-        "two failures, two kills": {"records": 1, "kills": 2, "cuts": 1, "fails": 2},
-        "failed sync, two kills": {"records": 2, "kills": 2, "cuts": 1, "fails": 1},
-    },
-    "opening": {
-        "everything": {"kills": 1, "cuts": 1, "visits": 1, "deletions": 1},
-        "three processes": {"processes": 3, "kills": 1, "deletions": 1},
-    },
-    "transactions": {
-        "two power losses": {"txns": 2, "cuts": 2, "producers": 1},
-        "expiry, two transactions": {"txns": 2, "expiries": 1},
-        "power loss, two producers": {"txns": 2, "cuts": 1},
-    },
-    "groups": {
-        "two kills": {"kills": 2},
-        "two sleepers": {"freezes": 2, "records": 2},
-        "sleeper and kill": {"freezes": 1, "kills": 1},
-    },
-}
-
-# Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
-FAST = {
-    "append": ("bad sector", "kills"),
-    "opening": ("kill", "power loss"),
-    "transactions": ("kill", "power loss", "producer state expires"),
-    "groups": ("duplicates", "static member", "kill", "sleeper", "frozen"),
-}
-NEEDS_MORE = {
-    ("append", rule): "a failed sync or two power losses"
-    for rule in ("adopt", "epoch_check", "epoch_synced", "fresh_rewrite", "intent_poisons", "poison", "poison_rewrite",
-                 "sync_intent")
-} | {
-    ("opening", "identity"): "a deleted page",
-    ("opening", "made_under_lock"): "a deleted page",
-    ("opening", "lock_apart"): "a deleted page",
-    ("opening", "stat_again"): "a broker",
-    ("opening", "settle"): "a broker",
-    ("transactions", "first_not_preparing"): "two transactions",
-    ("transactions", "init_fences"): "two transactions",
-    ("transactions", "skip_as_high"): "two transactions",
-    ("transactions", "same_prepare"): "two transactions",
-    ("transactions", "sweep_by_epoch"): "two transactions",
-    ("transactions", "sweep_ends"): "two transactions",
-} | {
-    ("groups", rule): "a clock" for rule in ("beats_reread", "own_lease", "gap_noticed", "round_checked")
-}
-
-# Mutants that only the largest default scenario shows; the others skip it to save time.
-ONLY_IN_LARGEST = {("append", "sync_intent"), ("append", "fresh_rewrite"), ("append", "intent_poisons")}
-
-# Rules whose removal alone breaks nothing within these bounds, and why.
-NOT_NEEDED_ALONE = {
-    ("append", "roll_intent"): "the owner field already makes the successor list the directory",
-    ("append", "sync_lock"): "without it a second sync takes the first intent for that of a dead process: rewrites, no loss",
-    ("append", "open_then_compare"): "the intent of a dead process covers it; needed where no intent is kept",
-    ("append", "poison_file"): "opening with published > durable rewrites anyway",
-    ("append", "poison_roll"): "every sync of a poisoned segment rewrites; rolling is for bad sectors and full devices",
-    ("transactions", "partition_fence"): "covered by the two rules on first and later batches",
-    ("transactions", "every_partition"): "with registration and first batch under one lock, a listed partition has data",
-}
-PAIRS = [
-    ("append", ("owner_word", "roll_intent")),
-    ("append", ("sync_intent", "open_then_compare")),
-    ("transactions", ("partition_fence", "first_under_both")),
-    ("transactions", ("partition_fence", "later_open")),
-    ("transactions", ("every_partition", "first_under_both")),
-]
 
 
 class Job(NamedTuple):
@@ -170,8 +63,9 @@ def fast_jobs():
         for scenario in names:
             yield Job(model, (), (scenario,), LIMIT[False])
         for rule in MODELS[model].rules:
-            if (model, rule) not in NOT_NEEDED_ALONE | NEEDS_MORE:
-                yield Job(model, (rule,), names, LIMIT[False])
+            shown = SHOWN_BY.get((model, rule))
+            if (model, rule) not in NOT_NEEDED_ALONE | NEEDS_MORE and (not shown or shown in names):
+                yield Job(model, (rule,), (shown,) if shown else names, LIMIT[False])
 
 
 def jobs(deep):
@@ -189,11 +83,19 @@ def jobs(deep):
 
 def mutant_scenarios(model, rule, deep):
     names = tuple(SCENARIOS[model])
+    if (model, rule) in SHOWN_BY and not deep:
+        return (SHOWN_BY[model, rule],)
     if deep or model != "append":
         return names
     if (model, rule) in ONLY_IN_LARGEST:
         return names[-1:]
     return names[:-2] if (model, rule) in NOT_NEEDED_ALONE else names[:-1]
+
+
+def concerns(job, only):
+    """Does a job belong to the model, or to the mutant, that `--only` names?"""
+    model, _, rule = only.partition(".")
+    return model in ("", job.model) and rule in ("", *job.off)
 
 
 def bounds(model, scenario):
@@ -223,17 +125,32 @@ def report(outcome):
 
 
 def write_documents(outcomes):
-    readme = HERE / "README.md"
-    head = readme.read_text().split("<!-- generated -->")[0]
-    readme.write_text(head + "<!-- generated -->\n\n" + tables(outcomes))
-    traces = [f"## {o.job.model}: without {' + '.join(o.job.off)}\n\n{o.problem} "
+    """Refresh the tables and the traces of the models of this run; those of other models remain."""
+    ran = {o.job.model for o in outcomes}
+    readme, results = HERE / "README.md", HERE / "RESULTS.md"
+    head, _, generated = readme.read_text().partition(MARK)
+    readme.write_text(head + MARK + "\n\n" + tables(outcomes, rows_of_others(generated, ran)))
+    kept = [trace for trace in results.read_text().split("## ")[1:] if trace.partition(":")[0] not in ran]
+    traces = [f"{o.job.model}: without {' + '.join(o.job.off)}\n\n{o.problem} "
               f"({bounds(o.job.model, o.scenario)})\n\n"
               + "".join(f"{n}. {step}\n" for n, step in enumerate(o.trace, 1))
               for o in outcomes if o.trace]
-    (HERE / "RESULTS.md").write_text("# Shortest counterexamples (written by `check.py --write`)\n\n" + "\n".join(traces))
+    traces = sorted((trace.strip() for trace in kept + traces), key=lambda trace: ORDER.get(trace.partition(":")[0], 0))
+    head = "# Shortest counterexamples (written by `check.py --write`)\n"
+    results.write_text("\n".join([head, *(f"## {trace}\n" for trace in traces)]))
 
 
-def tables(outcomes):
+def rows_of_others(generated, ran):
+    """Rows of the present tables, by title, without those of the models of this run."""
+    rows = {}
+    for section in generated.split("## ")[1:]:
+        title, *lines = section.splitlines()
+        cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("| ")]
+        rows[title] = [row for row in cells[1:] if row[0] in ORDER and row[0] not in ran]
+    return rows
+
+
+def tables(outcomes, others):
     alone = [o for o in outcomes if len(o.job.off) == 1]
     sections = [
         ("All rules on: no violation", ("model", "scenario", "bounds", "states", "longest path"),
@@ -247,7 +164,8 @@ def tables(outcomes):
          [(o.job.model, *described(o), NOT_NEEDED_ALONE.get((o.job.model, o.job.off[0]), "unexplained"), f"{o.states:,}")
           for o in alone if not o.problem]),
     ]
-    return "\n".join(table(*section) for section in sections)
+    return "\n".join(table(title, columns, sorted(others.get(title, []) + rows, key=lambda row: ORDER[row[0]]))
+                     for title, columns, rows in sections)
 
 
 def described(outcome):
@@ -268,15 +186,19 @@ def main(arguments):
     deep = "--deep" in arguments
     if "--trace" in arguments:
         model, rule = arguments[arguments.index("--trace") + 1].split(".")
-        outcome = run(Job(model, (rule,), tuple(SCENARIOS[model]), LIMIT[True]))
+        outcome = run(Job(model, (rule,), mutant_scenarios(model, rule, False), LIMIT[True]))
         print(outcome.problem or "no violation", *("  " + step for step in outcome.trace), sep="\n")
         return 0
+    if "--write" in arguments and ({"--fast", "--deep", "--piece"} & set(arguments) or "." in "".join(arguments)):
+        print("--write needs the default run of complete models: no --fast, --deep, --piece, and no single rule")
+        return 1
     began, outcomes = time.time(), []
     piece, pieces = 0, 1
+    only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""
     if "--piece" in arguments:
         piece, pieces = map(int, arguments[arguments.index("--piece") + 1].split("/"))
     with Pool(2 if pieces == 1 else 1) as pool:
-        chosen = list(fast_jobs() if "--fast" in arguments else jobs(deep))[piece::pieces]
+        chosen = [job for job in (fast_jobs() if "--fast" in arguments else jobs(deep)) if concerns(job, only)][piece::pieces]
         for outcome in pool.imap(run, chosen, chunksize=1):
             outcomes.append(outcome)
             report(outcome)

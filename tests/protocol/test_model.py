@@ -47,6 +47,13 @@ def test_a_hole_in_the_rules_is_reported_with_its_trace() -> None:
     assert "!A is killed" in report
 
 
+def test_every_rule_of_a_model_is_a_rule_of_the_protocol() -> None:
+    rules = {rule for path in MODEL.glob("*.py") for rule in re.findall(r'\("([A-Z]+-\d+)\+?", ', path.read_text())}
+    protocol = (MODEL.parent.parent / "docs" / "protocol.md").read_text()
+    assert len(rules) > 40
+    assert [rule for rule in sorted(rules) if f"**{rule}.**" not in protocol] == []
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(JOB_PIECES)

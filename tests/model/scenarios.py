@@ -1,0 +1,194 @@
+"""Contains the bounds of every scenario, the mutants that each run tries, and what they are expected to show."""
+
+from append import Append
+from decisions import Decisions
+from groups import Groups
+from opening import Opening
+from replicas import Replicas
+from transactions import Transactions
+
+MODELS = {
+    "append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups,
+    "decisions": Decisions, "replicas": Replicas,
+}
+
+ONE = ("ahd",)
+TWO = ("ah", "d")                 # one process appends, one decides
+BOTH = ("ahd", "d")               # both decide, one of them appends too
+
+# Bounds, smallest first: a mutant is tried in this order and stops at its first violation.
+SCENARIOS = {
+    "append": {
+        "bad sector": {"processes": 1, "records": 2, "kills": 0, "cuts": 1, "rots": 1},
+        "kills": {"records": 3, "kills": 2, "cuts": 0, "syncs": False},
+        "failed sync": {"records": 2, "kills": 0, "cuts": 1, "fails": 1},
+        "two power losses": {"processes": 1, "records": 4, "kills": 0, "cuts": 2},
+        "power loss": {"records": 2, "kills": 1, "cuts": 1, "writebacks": 1},
+        "failed sync and kill": {"records": 2, "kills": 1, "cuts": 1, "fails": 1},
+    },
+    "opening": {
+        "kill": {"kills": 1},
+        "page deleted": {"deletions": 1},
+        "broker": {"visits": 2},
+        "power loss": {"cuts": 1},
+        "page deleted and kill": {"deletions": 1, "kills": 1},
+        "broker and kill": {"visits": 1, "kills": 1},
+    },
+    "transactions": {
+        "kill": {"txns": 1, "kills": 1},
+        "power loss": {"txns": 1, "cuts": 1, "helpers": 0, "producers": 1},
+        "producer state expires": {"txns": 1, "expiries": 1},
+        "power loss, two transactions": {"txns": 2, "cuts": 1, "producers": 1},
+        "two transactions": {"txns": 2},
+        "kill, two transactions": {"txns": 2, "kills": 1, "helpers": 0},
+    },
+    "groups": {
+        "duplicates": {"static": True, "duplicates": True},
+        "static member": {"kills": 1, "static": True},
+        "kill": {"kills": 1},
+        "sleeper": {"freezes": 1, "records": 2},
+        "frozen": {"stops": 1},
+        "clock": {"expiries": 1},
+        "rounds": {"lates": 1, "kills": 1},
+    },
+    "decisions": {
+        "two directories": {"directories": 2, "voters": 0b11, "decisions": 2},
+        "kill": {"processes": 1, "kills": 1, "decisions": 3},
+        "power loss": {"processes": 1, "cuts": 1, "decisions": 3},
+        "old copy": {"processes": 1, "restores": 1, "decisions": 3},
+        "voters change": {"processes": 1, "voters": 0b011, "changes": (0b111, 0b110), "kills": 1, "decisions": 3},
+        "directory fails": {"processes": 1, "fails": 1, "kills": 1, "decisions": 2},
+        "voters replaced": {"processes": 1, "voters": 0b001, "changes": (0b110,), "fails": 1, "decisions": 3},
+        "four decisions": {"processes": 1, "kills": 1, "decisions": 4},
+        "two kills": {"processes": 1, "kills": 2, "decisions": 3},
+    },
+    "replicas": {
+        "one of two replicas fails": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "decisions": 3},
+        "directory fails": {"roles": TWO, "records": 2, "fails": 1, "decisions": 3},
+        "old copy": {"roles": TWO, "records": 1, "fails": 1, "copies": 1, "decisions": 2},
+        "two deciders": {"roles": BOTH, "records": 1, "fails": 1, "decisions": 3},
+        "kill": {"roles": BOTH, "records": 1, "fails": 1, "kills": 1, "decisions": 2},
+        "power loss": {"roles": TWO, "records": 2, "cuts": 1, "decisions": 2},
+        "power loss, directory fails": {"roles": TWO, "records": 1, "cuts": 1, "fails": 1, "decisions": 2},
+        "the same, durable": {"roles": TWO, "records": 1, "cuts": 1, "fails": 1, "decisions": 2, "durable": True},
+        "two replicas, old copy": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "copies": 1, "decisions": 2},
+        "two of three in sync needed": {"roles": TWO, "records": 1, "fails": 2, "decisions": 3, "least": 2},
+        "two directories fail": {"roles": TWO, "records": 1, "fails": 2, "decisions": 3},
+        "durable, growth, power loss": {
+            "roles": ONE, "replicas": 2, "records": 1, "cuts": 1, "fails": 2, "decisions": 3, "durable": True,
+            "script": ("D1 fails", "power loss", "D0 fails")},
+        "durable, copy of another registration": {
+            "roles": ONE, "replicas": 2, "records": 1, "cuts": 1, "copies": 1, "fails": 2, "decisions": 3, "durable": True,
+            "script": ("copies D1", "power loss", "D1 fails", "restores", "D0 fails")},
+    },
+}
+DEEP = {
+    "append": {
+        "three processes": {"processes": 3, "records": 1, "kills": 1, "cuts": 1, "fails": 1},
+        "two failures, two kills": {"records": 1, "kills": 2, "cuts": 1, "fails": 2},
+        "failed sync, two kills": {"records": 2, "kills": 2, "cuts": 1, "fails": 1},
+    },
+    "opening": {
+        "everything": {"kills": 1, "cuts": 1, "visits": 1, "deletions": 1},
+        "three processes": {"processes": 3, "kills": 1, "deletions": 1},
+    },
+    "transactions": {
+        "two power losses": {"txns": 2, "cuts": 2, "producers": 1},
+        "expiry, two transactions": {"txns": 2, "expiries": 1},
+        "power loss, two producers": {"txns": 2, "cuts": 1},
+    },
+    "groups": {
+        "two kills": {"kills": 2},
+        "two sleepers": {"freezes": 2, "records": 2},
+        "sleeper and kill": {"freezes": 1, "kills": 1},
+    },
+    "decisions": {
+        "three kills": {"processes": 1, "kills": 3, "decisions": 4},
+        "old copy and kills": {"processes": 1, "restores": 1, "kills": 2, "fails": 1, "decisions": 3},
+    },
+    "replicas": {
+        "two deciders, two failures": {"roles": BOTH, "records": 1, "fails": 2, "decisions": 2},
+        "two deciders, two records": {"roles": BOTH, "records": 2, "fails": 1, "decisions": 3},
+        "two deciders, two needed": {"roles": BOTH, "records": 1, "fails": 2, "decisions": 3, "least": 2},
+        "old copy, two failures": {"roles": TWO, "records": 1, "fails": 2, "copies": 1, "decisions": 3},
+        "old copy, power loss": {"roles": TWO, "records": 1, "cuts": 1, "copies": 1, "fails": 1, "decisions": 2},
+        "durable, power loss, old copy": {
+            "roles": ONE, "replicas": 2, "records": 1, "cuts": 1, "copies": 1, "fails": 2, "decisions": 3, "durable": True},
+        "durable, two records": {"roles": TWO, "records": 2, "cuts": 1, "decisions": 2, "durable": True},
+        "kills, two failures": {"roles": BOTH, "records": 1, "fails": 2, "kills": 1, "decisions": 2},
+    },
+}
+
+# Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
+FAST = {
+    "append": ("bad sector", "kills"),
+    "opening": ("kill", "power loss"),
+    "transactions": ("kill", "power loss", "producer state expires"),
+    "groups": ("duplicates", "static member", "kill", "sleeper", "frozen"),
+    "decisions": ("two directories", "kill", "power loss", "voters replaced"),
+    "replicas": ("one of two replicas fails", "directory fails", "durable, growth, power loss"),
+}
+NEEDS_MORE = {
+    ("append", rule): "a failed sync or two power losses"
+    for rule in ("adopt", "epoch_check", "epoch_synced", "fresh_rewrite", "intent_poisons", "poison", "poison_rewrite",
+                 "sync_intent")
+} | {
+    ("opening", "identity"): "a deleted page",
+    ("opening", "made_under_lock"): "a deleted page",
+    ("opening", "lock_apart"): "a deleted page",
+    ("opening", "stat_again"): "a broker",
+    ("opening", "settle"): "a broker",
+    ("transactions", "first_not_preparing"): "two transactions",
+    ("transactions", "init_fences"): "two transactions",
+    ("transactions", "skip_as_high"): "two transactions",
+    ("transactions", "same_prepare"): "two transactions",
+    ("transactions", "sweep_by_epoch"): "two transactions",
+    ("transactions", "sweep_ends"): "two transactions",
+} | {
+    ("groups", rule): "a clock" for rule in ("beats_reread", "own_lease", "gap_noticed", "round_checked")
+} | {
+    ("decisions", "truncate"): "four decisions",
+    ("decisions", "own_term"): "two kills",
+} | {
+    ("replicas", "grow_start"): "an old copy",
+    ("replicas", "lost_leaves"): "an old copy",
+    ("replicas", "grow_current"): "two deciders",
+    ("replicas", "compare"): "two deciders",
+    ("replicas", "newer_only"): "two deciders",
+}
+
+# Mutants that only the largest default scenario shows; the others skip it to save time.
+ONLY_IN_LARGEST = {("append", "sync_intent"), ("append", "fresh_rewrite"), ("append", "intent_poisons")}
+
+# The scenario that shows a mutant; the others skip it to save time. --deep tries all of them.
+SHOWN_BY = {
+    ("replicas", "one_section"): "two replicas, old copy",
+    ("replicas", "grow_registration"): "two replicas, old copy",
+    ("replicas", "same_page"): "two replicas, old copy",
+    ("replicas", "enough"): "two of three in sync needed",
+    ("replicas", "enough_decided"): "two of three in sync needed",
+    ("replicas", "wait_for_all"): "power loss, directory fails",
+    ("replicas", "lost_incomplete"): "power loss, directory fails",
+    ("replicas", "longest"): "power loss",
+    ("replicas", "synced_by_all"): "the same, durable",
+    ("replicas", "grow_synced"): "durable, growth, power loss",
+    ("replicas", "registrations"): "durable, copy of another registration",
+}
+
+# Rules whose removal alone breaks nothing within these bounds, and why.
+NOT_NEEDED_ALONE = {
+    ("append", "roll_intent"): "the owner field already makes the successor list the directory",
+    ("append", "sync_lock"): "without it a second sync takes the first intent for that of a dead process: rewrites, no loss",
+    ("append", "open_then_compare"): "the intent of a dead process covers it; needed where no intent is kept",
+    ("append", "poison_file"): "opening with published > durable rewrites anyway",
+    ("append", "poison_roll"): "every sync of a poisoned segment rewrites; rolling is for bad sectors and full devices",
+    ("transactions", "partition_fence"): "covered by the two rules on first and later batches",
+    ("transactions", "every_partition"): "with registration and first batch under one lock, a listed partition has data",
+}
+PAIRS = [
+    ("append", ("owner_word", "roll_intent")),
+    ("append", ("sync_intent", "open_then_compare")),
+    ("transactions", ("partition_fence", "first_under_both")),
+    ("transactions", ("partition_fence", "later_open")),
+    ("transactions", ("every_partition", "first_under_both")),
+]
