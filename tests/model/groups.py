@@ -81,6 +81,7 @@ class State(NamedTuple):
     freezes: int = 0                # how often one may be evicted that only slept, without a check of clocks
     expiries: int = 0               # ... by the observer's clock
     lates: int = 0                  # ... as one that does not come in time
+    more: tuple = ()                # of a model that extends this one
 
 
 class Groups:

@@ -185,7 +185,7 @@ class Replicas(Faults):
         if state.record > self.records:
             return
         for at, d in enumerate(state.directories):
-            if has(p.reaches, at) and d.leads and self._size(d) >= self.least:
+            if has(p.reaches, at) and d.leads and self._enough(d):
                 sent = (at, d.epoch, len(d.log), state.record)
                 after = put(state, at, d._replace(log=d.log + ((d.epoch, state.record),)))
                 after = become(after._replace(record=state.record + 1), me, p._replace(send=sent))
@@ -241,7 +241,7 @@ class Replicas(Faults):
         for at, d in enumerate(state.directories):
             if not has(p.reaches, at) or not d.leads:
                 continue
-            if self._size(d) < self.least and self.on("enough"):
+            if not self._enough(d) and self.on("enough"):
                 continue
             asked = d.maximal if self.on("all_in_sync") else 1 << at
             members = [(n, f) for n, f in enumerate(state.directories) if has(asked, n)]
@@ -254,8 +254,8 @@ class Replicas(Faults):
                 job = ("store_high", at, d.epoch, d.version, d.maximal, least)
                 yield f"{name(me)} finds all in sync with D{at} at {least}", become(state, me, p._replace(job=job))
 
-    def _size(self, d):
-        return (d.installed if self.on("enough_decided") else d.maximal).bit_count()
+    def _enough(self, d):
+        return (d.installed if self.on("enough_decided") else d.maximal).bit_count() >= self.least
 
     def _store_high(self, state, me, p):
         _, at, epoch, version, maximal, least = p.job

@@ -1,20 +1,32 @@
-"""Contains the bounds of every scenario, the mutants that each run tries, and what they are expected to show."""
+"""Contains the bounds of every scenario, the mutants that each run tries, and their expected outcomes."""
 
 from append import Append
 from decisions import Decisions
 from groups import Groups
 from opening import Opening
+from reassignment import Reassignment
+from replica_cleaning import ReplicaCleaning
+from replica_groups import ReplicaGroups
+from replica_reads import ReplicaReads
+from replica_settings import ReplicaSettings
+from replica_transactions import ReplicaTransactions
 from replicas import Replicas
+from replicated_append import ReplicatedAppend
+from single_lock import SingleLock
 from transactions import Transactions
 
 MODELS = {
     "append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups,
-    "decisions": Decisions, "replicas": Replicas,
+    "decisions": Decisions, "replicas": Replicas, "replicated_append": ReplicatedAppend, "single_lock": SingleLock,
+    "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
+    "replica_settings": ReplicaSettings, "replica_transactions": ReplicaTransactions, "replica_groups": ReplicaGroups,
 }
 
 ONE = ("ahd",)
 TWO = ("ah", "d")                 # one process appends, one decides
 BOTH = ("ahd", "d")               # both decide, one of them appends too
+SLOW = ("ahd", "x")               # one deletes, at any time
+WRITES = (("k", 1), ("k", None), ("j", 1))
 
 # Bounds, smallest first: a mutant is tried in this order and stops at its first violation.
 SCENARIOS = {
@@ -81,6 +93,53 @@ SCENARIOS = {
             "roles": ONE, "replicas": 2, "records": 1, "cuts": 1, "copies": 1, "fails": 2, "decisions": 3, "durable": True,
             "script": ("copies D1", "power loss", "D1 fails", "restores", "D0 fails")},
     },
+    "replicated_append": {
+        "kill": {"kills": 1},
+        "two elections": {"elections": 2},
+        "three directories": {"directories": 3, "kills": 1, "elections": 2},
+    },
+    "single_lock": {
+        "one of two replicas fails": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "decisions": 3},
+        "directory fails": {"roles": TWO, "records": 1, "fails": 1, "decisions": 3},
+        "two replicas, old copy": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "copies": 1, "decisions": 2},
+    },
+    "replica_reads": {
+        "three replicas": {"roles": TWO, "records": 1, "fails": 1, "decisions": 2},
+        "two replicas": {"roles": TWO, "replicas": 2, "records": 2, "fails": 1, "decisions": 2},
+        "two replicas, old copy": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "copies": 1, "decisions": 2},
+    },
+    "replica_cleaning": {
+        "log start": {"writes": WRITES, "deletes": 1, "leaves": 1},
+        "page created again": {"writes": WRITES, "cleans": 1, "leaves": 1, "rebuilds": 1},
+        "compaction": {"writes": WRITES, "cleans": 2, "leaves": 1, "rebuilds": 1, "elections": 2},
+        "three replicas": {"replicas": 3, "writes": WRITES[:2], "cleans": 2, "leaves": 2},
+    },
+    "reassignment": {
+        "there and back": {"roles": SLOW, "records": 1, "moves": (0b101, 0b011), "decisions": 5},
+        "target replaced": {
+            "roles": ONE, "replicas": 2, "members": 0b01, "records": 1, "fails": 1, "copies": 1, "moves": (0b10,), "decisions": 3,
+            "script": ("copies D1", "D1 fails", "restores")},
+        "two deciders": {"roles": ("ahd", "dx"), "records": 1, "moves": (0b101, 0b011), "decisions": 5},
+        "directory fails": {"roles": SLOW, "records": 1, "fails": 1, "moves": (0b110,), "decisions": 4, "cancels": 1},
+    },
+    "replica_settings": {
+        "directory restored": {
+            "roles": TWO, "replicas": 2, "records": 1, "fails": 2, "copies": 1, "decisions": 3, "least": 2,
+            "script": ("D1 fails", "copies D0", "D0 fails", "restores")},
+        "two directories fail": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "decisions": 3, "least": 2},
+    },
+    "replica_transactions": {
+        "failover": {"txns": 1, "producers": 1},
+        "two failovers": {"txns": 1, "producers": 1, "failovers": 2},
+        "two transactions": {"txns": 2, "producers": 1},
+        "two producers": {"txns": 1, "producers": 2},
+        "two transactions, two producers": {"txns": 2, "producers": 2},
+    },
+    "replica_groups": {
+        "failover": {},
+        "two failovers": {"failovers": 2},
+        "failover and kill": {"kills": 1},
+    },
 }
 DEEP = {
     "append": {
@@ -117,6 +176,33 @@ DEEP = {
         "durable, two records": {"roles": TWO, "records": 2, "cuts": 1, "decisions": 2, "durable": True},
         "kills, two failures": {"roles": BOTH, "records": 1, "fails": 2, "kills": 1, "decisions": 2},
     },
+    "replicated_append": {
+        "three processes": {"directories": 3, "processes": 3},
+        "two records": {"records": 2, "elections": 2},
+    },
+    "single_lock": {
+        "two deciders": {"roles": BOTH, "records": 1, "fails": 1, "decisions": 3},
+        "two needed": {"roles": TWO, "records": 1, "fails": 2, "decisions": 3, "least": 2},
+    },
+    "replica_reads": {
+        "three replicas, two records": {"roles": TWO, "records": 2, "fails": 1, "decisions": 3},
+    },
+    "replica_cleaning": {
+        "two elections": {"writes": WRITES, "deletes": 2, "leaves": 2, "elections": 2},
+        "three replicas, two elections": {"replicas": 3, "writes": WRITES[:2], "cleans": 2, "leaves": 2, "elections": 2},
+    },
+    "reassignment": {
+        "there and back, directory fails": {"roles": SLOW, "records": 1, "fails": 1, "moves": (0b101, 0b011), "decisions": 5},
+    },
+    "replica_settings": {
+        "three replicas": {"roles": TWO, "records": 1, "fails": 2, "decisions": 3, "least": 2},
+    },
+    "replica_transactions": {
+        "two failovers, two transactions": {"txns": 2, "producers": 1, "failovers": 2},
+    },
+    "replica_groups": {
+        "two failovers and kill": {"failovers": 2, "kills": 1},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -127,6 +213,14 @@ FAST = {
     "groups": ("duplicates", "static member", "kill", "sleeper", "frozen"),
     "decisions": ("two directories", "kill", "power loss", "voters replaced"),
     "replicas": ("one of two replicas fails", "directory fails", "durable, growth, power loss"),
+    "replicated_append": ("kill",),
+    "single_lock": ("one of two replicas fails",),
+    "replica_reads": ("three replicas",),
+    "replica_cleaning": ("log start", "page created again"),
+    "reassignment": ("there and back", "target replaced"),
+    "replica_settings": ("directory restored",),
+    "replica_transactions": ("failover",),
+    "replica_groups": ("failover",),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -155,6 +249,7 @@ NEEDS_MORE = {
     ("replicas", "grow_current"): "two deciders",
     ("replicas", "compare"): "two deciders",
     ("replicas", "newer_only"): "two deciders",
+    ("single_lock", "grow_locked"): "an old copy",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
@@ -173,6 +268,9 @@ SHOWN_BY = {
     ("replicas", "synced_by_all"): "the same, durable",
     ("replicas", "grow_synced"): "durable, growth, power loss",
     ("replicas", "registrations"): "durable, copy of another registration",
+    ("replica_cleaning", "purged_taken"): "three replicas",
+    ("replica_cleaning", "same_source"): "three replicas",
+    ("replica_transactions", "init_committed"): "two transactions, two producers",
 }
 
 # Rules whose removal alone breaks nothing within these bounds, and why.
@@ -184,6 +282,16 @@ NOT_NEEDED_ALONE = {
     ("append", "poison_roll"): "every sync of a poisoned segment rewrites; rolling is for bad sectors and full devices",
     ("transactions", "partition_fence"): "covered by the two rules on first and later batches",
     ("transactions", "every_partition"): "with registration and first batch under one lock, a listed partition has data",
+    ("replicated_append", "try_only"): "a process that waits reads the follower's epoch again before each try",
+    ("replicated_append", "leaf"): "a process that holds the leader's lock does not wait for a follower's lock",
+    ("replicated_append", "look"): "the same; the epochs are compared again under the lock",
+    ("replicated_append", "look_again"): "the same; the epochs are compared again under the lock",
+    ("replicated_append", "publish_first"): "the repair of the leader recovers the batch that the followers have",
+    ("replicated_append", "recover"): "no follower has a batch that the leader has not published",
+    ("replica_reads", "isr_member"): "a replica outside the ISR returns an older prefix, or is out of range: the leader is asked",
+    ("replica_reads", "leader_epoch"): "a page of an older epoch has a lower high watermark: an older prefix of the same records",
+    ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
+    ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [
     ("append", ("owner_word", "roll_intent")),
@@ -191,4 +299,10 @@ PAIRS = [
     ("transactions", ("partition_fence", "first_under_both")),
     ("transactions", ("partition_fence", "later_open")),
     ("transactions", ("every_partition", "first_under_both")),
+    ("replicated_append", ("try_only", "leaf")),
+    ("replicated_append", ("try_only", "look")),
+    ("replicated_append", ("try_only", "look_again")),
+    ("replicated_append", ("publish_first", "recover")),
+    ("replica_reads", ("isr_member", "ask_leader")),
+    ("reassignment", ("assigned_join", "finish_raises")),
 ]

@@ -69,6 +69,7 @@ class State(NamedTuple):
     expiries: int = 0
     kills: int = 0
     cuts: int = 0
+    more: tuple = ()                           # of a model that extends this one
 
 
 class Transactions:
