@@ -10,6 +10,7 @@ from groups import Groups
 
 RULES = {
     "share_committed": ("REPLICA-22", "a member takes its assignment and positions only from committed records"),
+    "assign_committed": ("REPLICA-22+", "the leader of the group assigns only in a committed generation: a lost one comes again"),
     "answer_committed": ("REPLICA-22", "an offset commit is acknowledged when it is below the high watermark"),
 }
 
@@ -51,5 +52,7 @@ class ReplicaGroups(Groups):
 
     def _wait(self, state, me, p):
         for label, after in super()._wait(state, me, p):
-            if "takes its share" not in label or not state.more[2] or not self.on("share_committed"):
+            share = "takes its share" in label and self.on("share_committed")
+            assigns = " assigns to " in label and self.on("assign_committed")
+            if not state.more[2] or not (share or assigns):
                 yield label, after

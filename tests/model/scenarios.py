@@ -250,6 +250,7 @@ NEEDS_MORE = {
     ("replicas", "compare"): "two deciders",
     ("replicas", "newer_only"): "two deciders",
     ("single_lock", "grow_locked"): "an old copy",
+    ("replica_groups", "assign_committed"): "a kill",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
@@ -268,6 +269,7 @@ SHOWN_BY = {
     ("replicas", "synced_by_all"): "the same, durable",
     ("replicas", "grow_synced"): "durable, growth, power loss",
     ("replicas", "registrations"): "durable, copy of another registration",
+    ("replica_groups", "assign_committed"): "failover and kill",
     ("replica_cleaning", "purged_taken"): "three replicas",
     ("replica_cleaning", "same_source"): "three replicas",
     ("replica_transactions", "init_committed"): "two transactions, two producers",
