@@ -1,6 +1,6 @@
 """Check the models: nothing breaks with every rule on, something breaks with each rule off.
 
-    python3 check.py            default bounds, about ten minutes on two cores
+    python3 check.py            default bounds, about four minutes on two cores
     python3 check.py --fast     small scenarios and the mutants that they show, seconds
     python3 check.py --deep     larger bounds; every mutant in every default scenario
     python3 check.py --piece 0/12                  every twelfth job, from the first one on
