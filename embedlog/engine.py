@@ -33,7 +33,7 @@ from embedlog.errors import (
     ReadOnlyError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partition.context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
+from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles

@@ -15,8 +15,8 @@ from uuid import UUID
 from embedlog import group as machine
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
+from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
 from embedlog.coordination.groups.member_watch import Watch
-from embedlog.coordination.groups.offset_reset import Target, clamped, parse_target
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.topic import check_name

@@ -16,7 +16,7 @@ from embedlog import _callbacks, _logging
 from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
-from embedlog.partition.context import write_checkpoints
+from embedlog.partition.log_context import write_checkpoints
 from embedlog.storage import checkpoints, file_names, files, locks
 
 if TYPE_CHECKING:

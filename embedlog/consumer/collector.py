@@ -28,7 +28,7 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
-    from embedlog.partition.context import Bounds
+    from embedlog.partition.log_context import Bounds
 
 Found = TypeVar("Found")
 

@@ -19,7 +19,7 @@ from embedlog.types import TopicPartition, duration_ms
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
-    from embedlog.partition.context import Bounds
+    from embedlog.partition.log_context import Bounds
     from embedlog.partition.partition import Partition
     from embedlog.partition.tail import Tail
 

@@ -14,7 +14,7 @@ from embedlog.errors import LogTruncationError
 from embedlog.types import OffsetAndMetadata
 
 if TYPE_CHECKING:
-    from embedlog.partition.context import Bounds
+    from embedlog.partition.log_context import Bounds
 
 
 def check_position(cursor: Cursor, bounds: Bounds) -> None:

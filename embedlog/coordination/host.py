@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
-    from embedlog.partition.context import Context
+    from embedlog.partition.log_context import Context
     from embedlog.partition.partition import Partition
     from embedlog.topic import Topic, TopicRegistry
 

@@ -4,17 +4,17 @@ The package knows one directory of segments. It does not know topics, groups, cl
 Other units import four modules of it:
 
 - `partition`: `Partition`, the facade, whose private members no other unit uses
-- `context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
+- `log_context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
 - `tail`: `Tail`, the state of a reader at the end of a partition
 - `pinned_segments`: `Pin`, a partition at one moment, for backups
 
 Order inside, from the bottom up. A module imports only modules before it.
 
-1. `context`, `segment_info`, `recovery/`, `state`
+1. `log_context`, `segment_info`, `recovery/`, `state`
 2. `segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`,
    `writer`
-3. `held`
-4. `roll`, `truncate`, `compaction/swap`, `repair`
+3. `locked_partition`
+4. `roll`, `failed_sync`, `compaction/swap`, `append_repair`
 5. `append_lock`
 6. `idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`
 7. `partition`

@@ -25,9 +25,9 @@ from embedlog.errors import (
 )
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_columns import Stamp
-from embedlog.partition.held import Held
+from embedlog.partition.append_repair import repair
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.producer_sequences import ProducerSequences
-from embedlog.partition.repair import repair
 from embedlog.partition.roll import roll
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
@@ -71,7 +71,7 @@ class AppendLock:
         return locks.holding(self.state.mutex, deadline_ns, self.state.path)
 
     @contextlib.contextmanager
-    def exclusive(self, deadline_ns: int | None = None) -> Iterator[Held]:
+    def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
         """The lock with everything repaired and caught up.
 
         An exception inside leaves the owner word set: the next holder repairs. Raises LockTimeoutError.
@@ -84,13 +84,13 @@ class AppendLock:
             yield held
 
     @contextlib.contextmanager
-    def exclusive_mutexed(self, deadline_ns: int) -> Iterator[Held]:
+    def exclusive_mutexed(self, deadline_ns: int) -> Iterator[LockedPartition]:
         """As `exclusive`. REQUIRES the mutex."""
         broken = True
         lock_order.taken(self._lock_name)
         try:
             self._begin(deadline_ns)
-            yield Held(self.state, self.segments, self.writer, self.producers, self.state.read_page())
+            yield LockedPartition(self.state, self.segments, self.writer, self.producers, self.state.read_page())
             broken = False
         finally:
             writer = self.state.writer
@@ -102,8 +102,8 @@ class AppendLock:
                     raise
             lock_order.left(self._lock_name)
 
-    def _held(self) -> Held:
-        return Held(self.state, self.segments, self.writer, self.producers, self.state.read_page())
+    def _held(self) -> LockedPartition:
+        return LockedPartition(self.state, self.segments, self.writer, self.producers, self.state.read_page())
 
     def _begin(self, deadline_ns: int) -> None:
         """Take the OFD lock; repair and map again until the control page is in order."""

@@ -12,7 +12,7 @@ from embedlog.errors import EmbedlogError
 from embedlog.format import sequence_rules
 from embedlog.format.record_columns import Stamp
 from embedlog.partition.append_lock import AppendLock
-from embedlog.partition.context import AppendProgress
+from embedlog.partition.log_context import AppendProgress
 
 
 class _Undone(Exception):

@@ -14,7 +14,7 @@ from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.producer_state import Marker, Producer, ProducerState
 from embedlog.format.record_batch import marker_batch
 from embedlog.partition.append_lock import AppendLock
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.storage import file_names, files
 
 
@@ -54,7 +54,7 @@ def _is_ended(producer: Producer, epoch: int) -> bool:
     return producer.epoch >= epoch
 
 
-def _write(held: Held, state: ProducerState, producer: Producer, batch: bytes, commit: bool) -> int:
+def _write(held: LockedPartition, state: ProducerState, producer: Producer, batch: bytes, commit: bool) -> int:
     now, writer = held.now, held.writer.native()
     others = [start for producer_id, start in state.open_transactions() if producer_id != producer.producer_id]
     unstable = min(others, default=-1)

@@ -19,8 +19,8 @@ from embedlog.partition import idempotent_append, markers, retention, shutdown
 from embedlog.partition.aborted_index import AbortedIndex
 from embedlog.partition.append_lock import AppendLock, HeldAppend
 from embedlog.partition.compaction.cleaner import Cleaner
-from embedlog.partition.context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
+from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.reader import Fetched, Reader
 from embedlog.partition.segment_list import SegmentList
@@ -167,7 +167,7 @@ class Partition:
 
     # ---- the append lock -------------------------------------------------------------------------
 
-    def exclusive(self, deadline_ns: int | None = None) -> contextlib.AbstractContextManager[Held]:
+    def exclusive(self, deadline_ns: int | None = None) -> contextlib.AbstractContextManager[LockedPartition]:
         """The append lock, with everything repaired and caught up (`append_lock`). Raises LockTimeoutError."""
         return self._lock.exclusive(deadline_ns)
 

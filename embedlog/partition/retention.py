@@ -17,7 +17,7 @@ from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import OffsetOutOfRangeError
 from embedlog.partition.append_lock import AppendLock
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.roll import roll
 from embedlog.partition.segment_info import newest_header
 from embedlog.partition.state import PartitionState
@@ -97,7 +97,7 @@ def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
     return info.max_timestamp < time_ms and (info.min_timestamp >= 0 or newest_header(state.path, info) < time_ms)
 
 
-def _publish_start(held: Held, now: Published, start: int) -> Published:
+def _publish_start(held: LockedPartition, now: Published, start: int) -> Published:
     """Raise the log start and cut the epochs before it; it is on disk before."""
     after = now._replace(log_start=max(start, now.log_start))
     held.note(after)

@@ -11,14 +11,14 @@ import logging
 from embedlog import segment
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.segment_info import active_info, final_time_entry, published_empty
 from embedlog.storage.manifest import SEALED
 
 logger = logging.getLogger("embedlog")
 
 
-def roll(held: Held, now: Published) -> Published:
+def roll(held: LockedPartition, now: Published) -> Published:
     """Seal the active segment and begin one at the log end. No effect on an empty one."""
     if now.segment_size == 0:
         return now

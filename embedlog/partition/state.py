@@ -26,7 +26,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partition.context import Bounds, Context
+from embedlog.partition.log_context import Bounds, Context
 from embedlog.partition.recovery import loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of

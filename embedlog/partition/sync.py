@@ -26,7 +26,7 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
 from embedlog.format.record_batch import Chain
-from embedlog.partition import truncate
+from embedlog.partition import failed_sync
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.reader import Reader
 from embedlog.partition.state import poisoned_bases
@@ -153,7 +153,7 @@ class Syncer:
     def cut_lost(self, base: int) -> int:
         """Cut the log at the first bad batch of a segment; the offset from which records are lost. Raises CorruptRecordError."""
         with self._append_lock.exclusive() as held:
-            return truncate.cut_lost(held, base)
+            return failed_sync.cut_lost(held, base)
 
     def _sync_locked(self, now: Published) -> int:
         page = self._state.page

@@ -21,7 +21,7 @@ from embedlog.transaction import EPOCH_MAX
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
-    from embedlog.partition.context import Appended
+    from embedlog.partition.log_context import Appended
     from embedlog.partition.partition import Partition
     from embedlog.producer.targets import Attempt, QueueTarget
 

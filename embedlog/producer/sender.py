@@ -35,7 +35,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.format import compression, record_batch
-from embedlog.partition.context import Appended, AppendProgress
+from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
 from embedlog.producer.idempotence import Appender, Idempotent, Plain, in_sync

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
     from embedlog.config.topic import ProducerConfig, TopicConfig
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.context import AppendProgress
+    from embedlog.partition.log_context import AppendProgress
 
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 

@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.coordination.transactions.owner import Owner
+from embedlog.coordination.transactions.transactional_id_owner import Owner
 from embedlog.format import record_batch
 
 T0 = TopicPartition("t", 0)

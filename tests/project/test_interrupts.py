@@ -22,7 +22,7 @@ from embedlog.format import record_batch as record
 from embedlog.storage import files, locks
 
 MODULES = (
-    "append_lock.py", "contextlib.py", "files.py", "held.py", "idempotent_append.py", "locks.py", "partition.py",
+    "append_lock.py", "contextlib.py", "files.py", "locked_partition.py", "idempotent_append.py", "locks.py", "partition.py",
     "producer_sequences.py", "state.py", "sync.py", "writer.py",
 )  # fmt: skip
 # Only a remaining lock takes so long. Less is not enough: the next holder repairs, with one or two syncs, on a busy machine.

@@ -16,7 +16,7 @@ from embedlog._native import system
 from embedlog.admin import backup
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
-from embedlog.coordination.transactions.support import now
+from embedlog.coordination.transactions.transaction_checks import now
 from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.format.record_batch import Stamp
 from embedlog.storage import lock_order

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import embedlog
-from embedlog.coordination.transactions.owner import Owner
+from embedlog.coordination.transactions.transactional_id_owner import Owner
 from embedlog.format import record_batch
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
-from embedlog.partition.context import Appended, AppendProgress
+from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.storage import files
 from embedlog.transaction import Outcome, Transaction
 

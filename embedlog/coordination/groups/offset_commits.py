@@ -32,7 +32,7 @@ from embedlog.coordination.groups.commit_checks import (
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
-from embedlog.coordination.transactions.support import asks_for_durability, sync_data
+from embedlog.coordination.transactions.transaction_checks import asks_for_durability, sync_data
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal

@@ -2,5 +2,5 @@
 
 The rules are in `embedlog.transaction`, a pure state machine; this package reads and writes its records. It does not know
 producers.
-Exports: `transaction_coordinator.Transactions`, `owner.Owner`, `recovery`.
+Exports: `transaction_coordinator.Transactions`, `transactional_id_owner.Owner`, `recovery`.
 """

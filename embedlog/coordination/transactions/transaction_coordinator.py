@@ -28,10 +28,10 @@ from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
-from embedlog.coordination.transactions.owner import Owner, TransactionHost
-from embedlog.coordination.transactions.support import Concurrent, now, refused, sync_data, to_be_durable
+from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, sync_data, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
+from embedlog.coordination.transactions.transactional_id_owner import Owner, TransactionHost
 from embedlog.errors import (
     ConfigError,
     CorruptRecordError,

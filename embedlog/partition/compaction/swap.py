@@ -16,7 +16,7 @@ from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.format import aborted_transactions
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import leftovers
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
@@ -24,7 +24,7 @@ from embedlog.storage.manifest import SegmentInfo
 logger = logging.getLogger("embedlog")
 
 
-def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
+def replace(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
     """Put the segment that was made in the place of a group; False if its files are deleted (SEGMENTSWAP-3).
 
     `end`: the log is clean up to there.
@@ -68,7 +68,7 @@ def _ended(now: Published, purged_to: int) -> Published:
     return now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
 
 
-def _swap(held: Held, now: Published, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
+def _swap(held: LockedPartition, now: Published, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
     directory, manifest, bases = held.path, held.state.manifest, {info.base for info in group}
     manifest.refresh()
     held.replace_manifest(now, [info for info in manifest.segments.values() if info.base not in bases])
@@ -100,7 +100,7 @@ def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
             files.rename(path, file_names.segment_path(directory, base, suffix + after))
 
 
-def finish(held: Held) -> Published:
+def finish(held: LockedPartition) -> Published:
     """Finish or undo the swap of a housekeeper that has ended. REQUIRES: the generation is odd."""
     now = held.now
     leftovers.settle(held.path, {}, write=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from embedlog import transaction
 from embedlog._native import system
-from embedlog.coordination.transactions import support
+from embedlog.coordination.transactions import transaction_checks
 from tests.support.mutants.registry import replaces
 
 STATE_TOPIC = "__transaction_state"
@@ -45,12 +45,12 @@ def _caught_up_without_the_purged_records(original, mirror, state, now, limit_by
 # ---- transactions ------------------------------------------------------------------------------------
 
 
-@replaces("register_apart", "embedlog.coordination.transactions.owner:Owner.begin_in")
+@replaces("register_apart", "embedlog.coordination.transactions.transactional_id_owner:Owner.begin_in")
 def _begun_in_nothing(original, self, runs, deadline_ns=None):
     return None
 
 
-@replaces("register_apart", "embedlog.coordination.transactions.owner:Owner._append_first")
+@replaces("register_apart", "embedlog.coordination.transactions.transactional_id_owner:Owner._append_first")
 def _written_after_the_lock(original, self, partition, run, where, deadline_ns, progress):
     stamp, self._registration_tried = self.stamp, True
     with self._deciding(deadline_ns) as decision:
@@ -60,26 +60,26 @@ def _written_after_the_lock(original, self, partition, run, where, deadline_ns, 
     return self._write_first(partition, run, progress, deadline_ns=deadline_ns)
 
 
-@replaces("data_unsynced", "embedlog.coordination.transactions.owner:Owner._sync_data")
+@replaces("data_unsynced", "embedlog.coordination.transactions.transactional_id_owner:Owner._sync_data")
 def _data_may_be_lost(original, self, deadline_ns):
     return None
 
 
-@replaces("prepare_unsynced", "embedlog.coordination.transactions.support:sync_data")
+@replaces("prepare_unsynced", "embedlog.coordination.transactions.transaction_checks:sync_data")
 def _the_decision_may_be_lost(original, partition, deadline_ns):
     if partition.topic != STATE_TOPIC:
         original(partition, deadline_ns)
 
 
-@replaces("markers_unsynced", "embedlog.coordination.transactions.support:sync_data")
+@replaces("markers_unsynced", "embedlog.coordination.transactions.transaction_checks:sync_data")
 def _markers_may_be_lost(original, partition, deadline_ns):
     if partition.topic == STATE_TOPIC:
         original(partition, deadline_ns)
 
 
-@replaces("offsets_unsynced", "embedlog.coordination.transactions.support:to_be_durable")
+@replaces("offsets_unsynced", "embedlog.coordination.transactions.transaction_checks:to_be_durable")
 def _offsets_may_be_lost(original, partitions):
-    return [each for each in partitions if support.asks_for_durability(each)]
+    return [each for each in partitions if transaction_checks.asks_for_durability(each)]
 
 
 @replaces("no_sweep", "embedlog.coordination.transactions.transaction_coordinator:Transactions.recover_if_due")
@@ -89,7 +89,7 @@ def _no_sweep(original, self, deadline_ns):
 
 @replaces("lift_settled_only", "embedlog.coordination.transactions.transaction_coordinator:Transactions._raise_epoch")
 def _lifted_before_the_decision_is_carried_out(original, self, name, producer_id, epoch, deadline_ns):
-    lift = lambda old: old and transaction.raise_epoch(old, producer_id, epoch, support.now())  # noqa: E731
+    lift = lambda old: old and transaction.raise_epoch(old, producer_id, epoch, transaction_checks.now())  # noqa: E731
     self.decide(name, lift, deadline_ns)
 
 

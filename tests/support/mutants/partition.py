@@ -127,7 +127,7 @@ def _never_late(original, self, end, unsynced_count, unsynced_ms, deadline_ns):
 # ---- recovery ----------------------------------------------------------------------------------------
 
 
-@replaces("cut_instead_of_adopt", "embedlog.partition.repair:_walk_tail")
+@replaces("cut_instead_of_adopt", "embedlog.partition.append_repair:_walk_tail")
 def _no_tail(original, fd, path, now, size):
     return original(fd, path, now, now.segment_size)
 
@@ -137,12 +137,12 @@ def _swap_left_as_it_is(original, held):
     return held.now
 
 
-@replaces("no_doubt", "embedlog.partition.repair:_invalidate_producers")
+@replaces("no_doubt", "embedlog.partition.append_repair:_invalidate_producers")
 def _cached_producers_stay_valid(original, held):
     return None
 
 
-@replaces("unstable_forgotten", "embedlog.partition.repair:_Producers.finish")
+@replaces("unstable_forgotten", "embedlog.partition.append_repair:_Producers.finish")
 def _open_transactions_forgotten(original, self, now):
     self._state = None
     return original(self, now)

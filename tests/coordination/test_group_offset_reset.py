@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from embedlog.coordination.groups.offset_reset import Target, clamped, parse_target
+from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
 from embedlog.errors import ConfigError, InvalidTimestampError, NoOffsetForPartitionError
 from embedlog.types import OffsetAndMetadata, TopicPartition
 

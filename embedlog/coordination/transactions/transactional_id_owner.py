@@ -18,7 +18,7 @@ from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog.coordination.host import Host
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.coordination.transactions.support import Concurrent, now, refused, to_be_durable
+from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.errors import EmbedlogError, LockTimeoutError, StateError
 from embedlog.format.record_batch import Stamp
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_view import Entries
     from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
-    from embedlog.partition.context import Appended, AppendProgress
+    from embedlog.partition.log_context import Appended, AppendProgress
     from embedlog.partition.partition import Partition
     from embedlog.storage.liveness import Liveness
     from embedlog.types import GroupMetadata

@@ -1,6 +1,7 @@
 """The parts of a partition on which operations under the append lock work.
 
-The lock (`append_lock`) makes a `Held` each time it is taken. An operation that REQUIRES the lock takes a `Held` as an argument.
+The lock (`append_lock`) makes a `LockedPartition` each time it is taken. An operation that REQUIRES the lock takes one as an
+argument.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from embedlog.partition.writer import AppendWriter
 from embedlog.storage.manifest import SegmentInfo
 
 
-class Held:
+class LockedPartition:
     """A partition whose append lock this thread holds. `now` is the tuple that was published when the lock was taken."""
 
     __slots__ = ("now", "producers", "segments", "state", "writer")

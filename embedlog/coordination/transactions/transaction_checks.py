@@ -1,7 +1,7 @@
 """Clock, error mapping and durability checks for transactions.
 
-TXNSUPPORT-1  the pure rules (`transaction`) have no clock and no random numbers: both are arguments
-TXNSUPPORT-2  a refusal becomes an error by the caller's remedy: give up the id, wait for other processes, or correct the order of
+TXNCHECKS-1  the pure rules (`transaction`) have no clock and no random numbers: both are arguments
+TXNCHECKS-2  a refusal becomes an error by the caller's remedy: give up the id, wait for other processes, or correct the order of
     its calls
 """
 

@@ -21,9 +21,9 @@ from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Batches, Chain
-from embedlog.partition import truncate
+from embedlog.partition import failed_sync
 from embedlog.partition.compaction import swap
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.segment_info import builder_at, published_after
 from embedlog.storage import file_names, files
@@ -32,13 +32,13 @@ from embedlog.storage.manifest import DIGESTED
 logger = logging.getLogger("embedlog")
 
 
-def repair(held: Held) -> Published:
+def repair(held: LockedPartition) -> Published:
     """Make files and control page agree: recover the valid tail, cut the rest, undo a roll that was not published."""
     now = held.now
     held.writer.close_segment()
     held.segments.forget()
     if held.page.word(system.WORD_CUT_INTENT):
-        now = truncate.resume(held)
+        now = failed_sync.resume(held)
     elif now.generation % 2:
         now = swap.finish(held)
     held.now = now
@@ -59,7 +59,7 @@ def repair(held: Held) -> Published:
     return after
 
 
-def _count_unsynced(held: Held, now: Published, after: Published) -> None:
+def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> None:
     """Mark the recovered records for a flush: their appender may have been killed before it marked them."""
     durable = held.page.word(system.WORD_DURABLE)
     if after.log_end <= durable:
@@ -70,7 +70,7 @@ def _count_unsynced(held: Held, now: Published, after: Published) -> None:
         held.state.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
 
 
-def _recover_tail(held: Held) -> Published:
+def _recover_tail(held: LockedPartition) -> Published:
     now, directory, base = held.now, held.path, held.now.segment_base
     path = file_names.segment_path(directory, base)
     size = segment.size_of(directory, base)
@@ -106,7 +106,7 @@ def _recover_tail(held: Held) -> Published:
     return after._replace(first_timestamp=first_timestamp)
 
 
-def _remove_unpublished(held: Held, now: Published) -> None:
+def _remove_unpublished(held: LockedPartition, now: Published) -> None:
     """Remove the segments of a roll that was not published. They have no acknowledged record."""
     for base in file_names.bases(files.listing(held.path)):
         if base <= now.segment_base:
@@ -125,7 +125,7 @@ def _walk_tail(fd: int, path: Path, now: Published, size: int) -> segment.Walk:
     return segment.Walk(fd, path, Chain(now.log_end, now.epoch, now.digest), now.segment_size, size)
 
 
-def _invalidate_producers(held: Held) -> None:
+def _invalidate_producers(held: LockedPartition) -> None:
     """Every process must read the producers again: its last append may be among the bytes that were cut."""
     held.page.invalidate_producers()
     held.producers.forget()
@@ -134,7 +134,7 @@ def _invalidate_producers(held: Held) -> None:
 class _Producers:
     """Producers and transactions of the recovered batches (REPAIR-4, REPAIR-5)."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: LockedPartition) -> None:
         self._held = held
         self._state: ProducerState | None = None
         self._aborted: list[AbortedTransaction] = []

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.coordination.transactions import owner
 from embedlog.errors import FencedError
 from tests.support.transactional_producers import QUIET, TOPIC, begun, committed, everything
 
@@ -42,7 +41,7 @@ def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embe
 def test_who_sits_in_one_of_several_partitions_keeps_nobody_waiting_for_long(
     log: embedlog.Log, other: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "SHARE_NS", 1_000_000)
+    monkeypatch.setattr(transactional_id_owner, "SHARE_NS", 1_000_000)
     writer = begun(log)
     with other._engine.partition(TOPIC, 1).exclusive():
         gone_in = writer.begin_in(0, 1, 2)

@@ -11,7 +11,7 @@ import pytest
 
 import embedlog
 from embedlog.partition import sync
-from embedlog.partition.context import Shares
+from embedlog.partition.log_context import Shares
 
 OWN = 12  # descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
 

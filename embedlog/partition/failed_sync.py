@@ -1,10 +1,10 @@
 """Cuts below the published end what a failed sync has lost (`docs/protocol.md`, durability).
 
-TRUNCATE-1  only bytes without a valid checksum are cut, and later ones, never below `durable`; they are copied aside first
-TRUNCATE-2  the generation is odd while files change, so that readers read again. A new epoch begins at the cut, and is on disk
+FAILEDSYNC-1  only bytes without a valid checksum are cut, and later ones, never below `durable`; they are copied aside first
+FAILEDSYNC-2  the generation is odd while files change, so that readers read again. A new epoch begins at the cut, and is on disk
             before the first append in it. Another record at an offset that was read must have a larger epoch
-TRUNCATE-3  the log continues: no process waits for ever for lost bytes
-TRUNCATE-4  the base of the segment is in the control page before any change. A process that finds it there repeats the cut from
+FAILEDSYNC-3  the log continues: no process waits for ever for lost bytes
+FAILEDSYNC-4  the base of the segment is in the control page before any change. A process that finds it there repeats the cut from
             the start, with the same result wherever the first one was interrupted
 """
 
@@ -19,7 +19,7 @@ from embedlog.errors import CorruptRecordError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE
 from embedlog.format.record_batch import Chain
-from embedlog.partition.held import Held
+from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.segment_info import published_after
 from embedlog.storage import checkpoints, file_names, files
@@ -28,7 +28,7 @@ from embedlog.storage.manifest import DIGESTED
 logger = logging.getLogger("embedlog")
 
 
-def cut_lost(held: Held, base: int) -> int:
+def cut_lost(held: LockedPartition, base: int) -> int:
     """Cut the log at the first bad batch of a segment; the offset from which records are lost, or the log end if none is.
 
     Raises CorruptRecordError for damage below the durable offset.
@@ -55,7 +55,7 @@ def cut_lost(held: Held, base: int) -> int:
     return lost_from
 
 
-def resume(held: Held) -> Published:
+def resume(held: LockedPartition) -> Published:
     """Finish an interrupted cut. REQUIRES: the intent is in the page."""
     now, base = held.now, held.page.word(system.WORD_CUT_INTENT) - 1
     end, chain = _valid(held, base, segment.size_of(held.path, base))
@@ -65,7 +65,7 @@ def resume(held: Held) -> Published:
     return now
 
 
-def _valid(held: Held, base: int, size: int) -> tuple[int, Chain]:
+def _valid(held: LockedPartition, base: int, size: int) -> tuple[int, Chain]:
     """The valid bytes of a segment, and the chain up to there."""
     path = file_names.segment_path(held.path, base)
     chain = Chain(gaps_allowed=True)
@@ -76,7 +76,7 @@ def _valid(held: Held, base: int, size: int) -> tuple[int, Chain]:
     return walk.end, chain
 
 
-def _cut(held: Held, base: int, end: int, chain: Chain) -> Published:
+def _cut(held: LockedPartition, base: int, end: int, chain: Chain) -> Published:
     now, directory, mode, manifest = held.now, held.path, held.mode, held.state.manifest
     lost_from = max(chain.next_offset, base)
     moving = now._replace(generation=now.generation | 1)
@@ -117,7 +117,7 @@ def _cut(held: Held, base: int, end: int, chain: Chain) -> Published:
     return after
 
 
-def _shorten(held: Held, base: int, end: int) -> None:
+def _shorten(held: LockedPartition, base: int, end: int) -> None:
     """Set aside the bytes from `end` of a segment on, and all later segments."""
     directory = held.path
     path = file_names.segment_path(directory, base)
@@ -134,7 +134,7 @@ def _shorten(held: Held, base: int, end: int) -> None:
             )  # last, because the other names follow from it
 
 
-def _cut_producers(held: Held, base: int, end: int) -> bytes:
+def _cut_producers(held: LockedPartition, base: int, end: int) -> bytes:
     """Remove the state of producers after the cut; all processes read it again. Returns the remaining transaction index."""
     path = file_names.segment_path(held.path, base, file_names.TRANSACTION_INDEX)
     entries = aborted_transactions.below(files.read_bytes(path) or b"", end, base)
