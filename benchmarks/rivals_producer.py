@@ -5,8 +5,8 @@
 R1  the same records: 100 bytes, with a key of 8 where stated, uncompressed, four partitions, no sync
 R2  each round is a process of its own; both alternate in one run, and the figure is the ratio of the medians
 R3  a round ends when everything is acknowledged; the records in the log are counted afterwards
-R4  columns are sent repeatedly until a round is about as long as those of rows: 600,000 records take 40 ms, in which the first
-    use of memory pages would dominate
+R4  columns are sent repeatedly until a round is about as long as those of rows. In the 40 ms of one pass the first use
+    of memory pages would dominate
 R5  the other clients use acks=1, embedlog its default acks=all
 
 Needs Java, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and for its figure kafka-python.

@@ -3,12 +3,12 @@
     python -m benchmarks.rivals_spark [--rows N] [--rounds N] [--repeats N] [--python PYTHON] [--jars DIR] [--json FILE]
 
 X1  broker, log and plain parquet have the same rows: keys of 8 bytes, values of 100 or 1000, two partitions
-X2  the connector supports no Spark with Arrow writers, so each has its own session, local[2], in alternation; the figure is the
+X2  the connector supports no Spark with Arrow writers, so each has its own session, local[2], in alternation. The figure is the
     ratio to parquet in the same session, read or written in between
 X3  the broker's processor time is added to the connector's; guarantees differ: at least once there, all or nothing here
 X4  the connector's producer has large batches, a linger and acks=1, its fastest settings
 
-Needs Java, Maven, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and pyspark here; the connector's environment, pyspark
+Needs Java, Maven, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and pyspark here. The connector's environment, pyspark
 4.0.0 and jars, is created once beside the jars of the oracle, unless it is given.
 """
 

@@ -51,8 +51,8 @@ def spent_s(*roots: int) -> float:
 
 
 def rest() -> None:
-    """Sync the disk and touch free memory: memory that the host of a virtual machine has taken back is sixteen times slower to
-    write (0.88 s instead of 0.06 s for files of 250 MB)."""
+    """Sync the disk and touch free memory. The host of a virtual machine may have taken memory back. Then the first write is
+    sixteen times slower (0.88 s instead of 0.06 s for files of 250 MB)."""
     os.sync()
     piece = bytes(1 << 20)
     with mmap.mmap(-1, ROOM_BYTES) as room:

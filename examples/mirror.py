@@ -11,8 +11,8 @@ offsets to target offsets. The map is the mirror's only state: a run continues a
 has neither records nor lines, because the next run aborts it before it reads the map.
 
 Guaranteed: readers with `isolation.level=read_committed` see each committed record once, in order, in its partition,
-with key, value, headers and timestamp. Not guaranteed: readers of uncommitted data also see aborted pieces; offsets and leader
-epochs differ (hence the map); a broker with `message.timestamp.type=LogAppendTime` assigns new timestamps, as does librdkafka for
+with key, value, headers and timestamp. Not guaranteed: readers of uncommitted data also see aborted pieces. Offsets and leader
+epochs differ (hence the map). A broker with `message.timestamp.type=LogAppendTime` assigns new timestamps, as does librdkafka for
 timestamp 0. Records that retention deleted from the source before they were copied are lost: the mirror reports this and stops.
 """
 

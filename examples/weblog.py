@@ -4,8 +4,8 @@
     python examples/weblog.py data --input access.log       another log
 
     topic `access`    the unchanged lines, keyed by client: the lines of a client stay in order
-    topic `clients`   names of some clients, compacted: the last record of each key counts
-    topic `sessions`  the result: all requests of a client without a pause of half an hour, and the client's name
+    topic `clients`   names of some clients, compacted
+    topic `sessions`  the result: the client's name, and its requests without a pause of half an hour
     topic `refused`   lines that cannot be parsed
     `data-tables/sessions`   the same sessions as a parquet table, created from the topic
 

@@ -3,8 +3,8 @@
     python examples/weblog_demo.py                  in a temporary directory
     python examples/weblog_demo.py --keep data      in a directory that is kept
 
-After a part of the lines, the demo removes Spark's record that the last batch is done, as if the driver had been killed
-between the write of a batch and that record. Spark then writes the batch again, and embedlog detects the repetition.
+After a part of the lines, the demo removes Spark's record that the last batch is done. A driver killed between the write of a
+batch and that record leaves the same state. Spark then writes the batch again, and embedlog detects the repetition.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ TABLE: dict[str, Effect] = {
     "retention_bytes": Seen(log_start, [(-1, 0), (300, 1)]),
     "segment_bytes": Seen(segments(1, 2, 3), [(1 << 30, 1), (200, 3)]),
     "segment_ms": Seen(segments(OLD_MS, OLD_MS + 2000), [(7 * DAY_MS, 1), (1000, 2)]),
-    # The second record rolls in any case, and the new segment has its own part of an hour taken off: less than 5 ms once in 10^6
+    # The second record rolls in any case. The jitter of the new segment is below 5 ms of its hour once in 10^6
     "segment_jitter_ms": Seen(
         segments(OLD_MS, OLD_MS + DAY_MS, OLD_MS + DAY_MS + 3_600_000 - 5, segment_ms=3_600_000), [(0, 2), (3_600_000, 3)]
     ),

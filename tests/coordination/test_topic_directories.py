@@ -186,8 +186,8 @@ def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
 
 
 def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) -> None:
-    """DIR-1: an appender that holds the old directory's descriptors must find DELETED under its lock; if the name went
-    first, it would acknowledge into a directory that is purged in a minute."""
+    """DIR-1: an appender that holds the old directory's descriptors must find DELETED under its lock. If the name
+    changed first, it would acknowledge into a directory that is purged in a minute."""
     topic = created(tmp_path)
     found = registry(tmp_path)
     found.put(replace(topic, state="deleting"))

@@ -1,5 +1,6 @@
-"""Producer state of a partition: a broker's snapshots to the byte, a broker's log replayed to the same state, damage with
-its own error, sequences after an overflow, interleaved transactions, the last stable offset against a reference implementation.
+"""Producer state of a partition: a broker's snapshots to the byte, a replay of a broker's log, damage with its own error.
+
+Also sequences after an overflow, interleaved transactions, and the last stable offset against a reference implementation.
 """
 
 from __future__ import annotations

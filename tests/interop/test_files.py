@@ -1,6 +1,6 @@
 """Directories of embedlog at a real Kafka: dump-log finds no error, a broker serves them unchanged, each locks the other out.
 
-All is written once, into one log directory, with the expectation beside it: the records of a client are computed from the
+All is written once, into one log directory, with the expectation beside it. The expected records are computed from the
 sent ones, not from those that embedlog reads back.
 """
 

@@ -1,7 +1,7 @@
 """Directories of a real Kafka, read record for record: every golden directory, both isolation levels, every way of reading.
 
 The expectation is the output of a real client (tests/data/README.md). Only `unclean` has no clean mark: its indexes are padded
-with zeros, and opening it for writing runs recovery; reading it read-only must show the same without touching a byte.
+with zeros, and opening it for writing runs recovery. Reading it read-only must show the same without touching a byte.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Transactions of embedlog at a real Kafka: dump-log decodes `__transaction_state`, a broker completes open transactions and
-serves the topics as embedlog does; and embedlog continues after the broker.
+"""Transactions of embedlog at a real Kafka: dump-log decodes `__transaction_state`, a broker completes open transactions.
+
+It serves the topics as embedlog does, and embedlog continues after the broker.
 """
 
 from __future__ import annotations

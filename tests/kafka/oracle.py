@@ -331,7 +331,7 @@ def serving(
     """A broker that serves a copy of `directory`, which some other program wrote.
 
     A broker takes topics from its metadata log, not from the directories it finds. So the topics are created first, in an empty
-    broker; then the files move in below the broker's own topic ids; then the broker starts on them.
+    broker. Then the files are moved to the broker's own topic ids, and the broker starts on them.
     """
     source = Path(directory)
     with tempfile.TemporaryDirectory(prefix="oracle-") as work:

@@ -1,7 +1,7 @@
 """Scripts of producers, as data, and two drivers that run them: one at a real broker, one in a log of embedlog.
 
-A step is a tuple: a verb, its client, and its arguments. `play` notes how each step ended, in words that both sides share:
-"ok", "fenced", "state" (not allowed in this state), or the name of an unexpected error.
+A step is a tuple: a verb, its client, and its arguments. `play` notes each step's end in a common word:
+"ok", "fenced", "state" (not allowed in this state), or the name of another error.
 """
 
 from __future__ import annotations

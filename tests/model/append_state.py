@@ -1,8 +1,8 @@
 """The parts of the model of one log: cells, segments, the page, processes, and their helpers.
 
-Bytes are cells, one batch each. A cell holds what the page cache shows, what the disk has, and
-whether the kernel still means to write it; so a failed sync (clean, yet not on disk) and a cut
-that a power loss undoes are both ordinary values. Everything here is a value: nothing changes in place.
+Bytes are cells, one batch each. A cell has the content of the page cache, the content of the
+disk, and whether the kernel still has to write it. So a failed sync (clean, yet not on disk) and a
+truncation that a power loss undoes are both ordinary values. Everything here is a value: nothing changes in place.
 """
 
 from itertools import product

@@ -1,7 +1,7 @@
 """Model of opening and closing a log directory (LOCK, OPEN) with one partition in it.
 
-Here the log is a list of records and an append is four steps. The model checks which processes may open the directory, which
-inode a name leads to, which page counts as valid, and whether the clean mark is right.
+Here the log is a list of records and an append is four steps. The model checks which processes may open the directory and which
+inode a name leads to. It also checks which page counts as valid, and whether the clean mark is right.
 A Kafka broker is one more process: it knows `.lock`, the mark and Kafka's files only.
 """
 

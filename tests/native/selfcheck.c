@@ -1,7 +1,7 @@
 /* Self-check of the C core without Python, for machines with a cross compiler and an emulator only.
  *
- * Prints one line per check and returns 1 if one failed: checksums by every implementation, encoding and decoding of batches, the
- * control page under threads, appends from two processes. */
+ * Prints one line per check and returns 1 if one failed. Checked are checksums by every implementation, encoding and decoding of
+ * batches, the control page under threads, appends from two processes. */
 #include "api/native.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
-"""Random histories of producers that end while records are on their way, and the counts that have to come out.
+"""Random histories of producers that end while records are in progress, and the counts that must result.
 
-Whatever callbacks raise and call, and however the producer ends: a record whose future is fine is in the log exactly once, one
-whose future failed is not, and each callback and each awaiting task hears of its record exactly once.
+Callbacks raise and call methods, and the producer ends in any way. A record is in the log exactly once if its future succeeded,
+and not at all if it failed. Each callback and each waiting task gets its result exactly once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Type checkers and the API: documented code passes, misspelt options and wrong values do not; types exist at run time.
 
-All code of the documents and the samples below goes through mypy and pyright once each; a checker that cannot run here is
+All code of the documents and the samples below goes through mypy and pyright once each. A checker that cannot run here is
 skipped with the reason.
 """
 

@@ -49,8 +49,8 @@ def test_lock_3_the_checker_sees_a_lock_out_of_order() -> None:
 
 
 def test_lock_3_locks_are_taken_in_one_order(nursery: Nursery, tmp_path: Path) -> None:
-    """The whole life of a log: create, append, roll, sync, delete, grow, alter, housekeep, close; in one thread, as a trace
-    does not tell them apart."""
+    """All calls on a log: create, append, roll, sync, delete, grow, alter, housekeep, close. They run in one thread, because a
+    trace does not distinguish threads."""
     victim = nursery.spawn()
     victim.call("trace", str(tmp_path / "trace"))
     victim.start("script", str(tmp_path / "log"), 7, False)

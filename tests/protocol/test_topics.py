@@ -1,5 +1,7 @@
-"""The protocol's rules on identity of topics (6) and on the directory's checkpoints (23), step by step with processes that
-stop or die between two steps; each with the rule switched off, which must show."""
+"""DIR-1 and DIR-2 of the protocol, step by step with processes that stop or die between two steps.
+
+Each test also runs with the rule switched off, and must fail then.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def answer_of(victim: Victim) -> Any:
 
 def appender_comes_before_the_renaming(play: Play) -> Verdict:
     """A has looked the topic up and waits for the append lock; B marks the topic as deleted and stops before it renames the
-    directory; A continues: names and inodes are as A knows them, only the flag differs."""
+    directory. A continues: names and inodes are as A knows them, only the flag differs."""
     a, b = play.enter(), play.enter()
     play.append(a)
     a.arm(["lock"], "stop_before", name=file_names.LOCK)

@@ -100,7 +100,7 @@ def test_an_entry_that_would_disable_a_broker_is_never_written(tmp_path: Path, e
 
 
 def test_update_keeps_the_entries_of_others(tmp_path: Path) -> None:
-    """DIR-2: a checkpoint of the directory is read, modified and written; a writer that knows only its own partitions
+    """DIR-2: a checkpoint of the directory is read, modified and written. A writer that knows only its own partitions
     would set the log starts of all others back."""
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(b"0\n2\nbrokers-topic 3 333\nmine 0 7\n")

@@ -1,7 +1,7 @@
 """Digests by index interval: damage outside of Kafka's checksum is detected from any start position.
 
-The damage: a whole valid batch in the place of another one of the same size (misdirected write, old block), a leader epoch,
-a base offset. Every test that expects it to be noticed has the same steps with the rule switched off.
+The damage is another leader epoch or base offset, or a whole valid batch in the place of another one (misdirected write, old
+block). Every test of its detection has the same steps with the rule switched off.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """E6 and E7: damaged files. Each read gives the right records or a typed error; never a wrong one, a gap, or a signal.
 
-The directory under damage is small and cleanly closed, so nothing in it may pass for a torn tail: fewer records without an
-error are a violation too. Caches (indexes, manifest, page, checkpoints that the log can tell) must cost nothing at all.
+The directory under damage is small and cleanly closed, so nothing in it may count as a torn tail. Fewer records without an
+error are a violation, too. Damage to caches (indexes, manifest, page, some checkpoints) must lose no record.
 Everything runs inside a victim: a signal ends that process, not the tests.
 """
 

@@ -1,7 +1,7 @@
 """E6 of loading: damage to a closed log, in every way of opening it and in every state of its files.
 
-The fields are those that Kafka's checksum leaves out (base offset, size, leader epoch, magic), in the batches after the last
-record of an interval digest; also whole files that are missing, empty or cut in half. All records are on stable storage, so only
+The fields are those that Kafka's checksum leaves out (base offset, size, leader epoch, magic), in batches after the last
+interval digest. Whole files are missing, empty or cut in half, too. All records are on stable storage, so only
 the right rows or a typed error are allowed: no damage may count as a torn tail.
 """
 

@@ -1,8 +1,8 @@
 """A group's log as the reference: its records are replayed, and every commit is compared with the owner of its partition.
 
 MEMBER-6: of two members with a partition at most one has commits that count. A commit of these experiments has its member and
-its first offset in its metadata. So the log alone shows whether the commits form a chain: each begins at the end of the one
-before, its member owned the partition in the generation of that moment, and no generation gives a partition to two members.
+its first offset in its metadata. So the log alone shows whether the commits form a chain. Each begins at the end of the one
+before, and its member owned the partition in the generation of that moment. No generation gives a partition to two members.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """E15: a group with members that join, leave, die, freeze and delay; records are processed under witness locks.
 
 A member processes the records of a poll and then commits them, under the witness of each partition; it never waits for a witness.
-The next commit repeats a refused one, unless the partition was taken away. A member that finds a witness held reports it: then
-one of the two belongs to an earlier generation, and its commit does not count, or counted in that generation (MEMBER-6).
+The next commit repeats a refused one, unless the partition was taken away. A member that finds a witness held reports it.
+Then one of the two belongs to an earlier generation, and its commit does not count, or counted there (MEMBER-6).
 All other checks use the group's log, which contains no commit of an earlier generation.
 """
 

@@ -1,7 +1,7 @@
 """E16 of groups: a member is frozen at any call of its commit, for longer than its lease, and replaced; then it resumes.
 
 The commit of the resumed member must be refused, with an error that names the reason. Only a member frozen inside the lock keeps
-its place, because no other process can take it; then its commit counts, and the group continues after it.
+its place, because no other process can take it. Then its commit counts, and the group continues after it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """E2 and E10: the script of `tests.faults.harness.script`, with a crash or an error at a chosen call of it.
 
-E2 invariant: for every call at which the process dies (before, after, or in the middle of a write), and every call at which the
-recovery dies, the next process opens the log, has every acknowledged record, and appends.
-E10 invariant: a failed call is a typed error, no unacknowledged record counts, the log is readable at once, and the same step
-works afterwards without reopening.
+E2: the process dies at every call (before, after, or in the middle of a write), and the recovery, too. Invariant: the next
+process opens the log, has every acknowledged record, and appends.
+E10 invariant: a failed call is a typed error, and no unacknowledged record counts. The log is readable at once, and the same
+step works afterwards without reopening.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """E1: writers are killed at random moments, others continue, and acknowledged records must be present.
 
-Invariant: every acknowledged record is present at its offset with its bytes, once; offsets are contiguous; a directory
+Invariant: every acknowledged record is present at its offset with its bytes, once; offsets are contiguous. A directory
 whose processes are all dead opens and accepts appends.
 """
 

@@ -1,8 +1,8 @@
 """Batches with sequences, and markers, in one partition, with a crash or an error at a chosen call; then the step is repeated.
 
 Invariant: for every call at which the process dies or gets an error, the next one repeats the current step and continues.
-The log is then as without the fault: every batch once, at the same offsets, visible to the same isolation levels, with the same
-open transactions; and every snapshot and transaction index equals a replay of the log.
+The log is then as without the fault: every batch once, at the same offsets, visible to the same isolation levels. The same
+transactions are open. Every snapshot and transaction index equals a replay of the log.
 """
 
 from __future__ import annotations

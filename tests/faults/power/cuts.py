@@ -1,7 +1,7 @@
 """The power-loss experiment: record the script once, then open many of the disks that a power loss may leave.
 
-Invariant: records of a completed flush are present and unchanged; all present records are a prefix of the written ones;
-a record at the offset of an older acknowledged one has a larger epoch; the log opens and accepts appends.
+Invariant: records of a completed flush are present and unchanged; all present records are a prefix of the written ones.
+A record at the offset of an older acknowledged one has a larger epoch. The log opens and accepts appends.
 """
 
 from __future__ import annotations

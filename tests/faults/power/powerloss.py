@@ -1,9 +1,9 @@
 """Disks that a power loss may leave, simulated from a recording: E5 in small.
 
 The recording (`system.record_to`) has every change that a process made to files, in order, with its bytes, and
-the promises it gave in between. A crash state is a possible disk after any prefix of it: data reaches the disk by a
-sync of its file, names by a sync of their directory, and everything else perhaps: none, all, a prefix, or any subset of
-the pending changes, data torn at 512 bytes, a file's size without its data.
+the promises it gave in between. A crash state is a possible disk after any prefix of it. Data reaches the disk by a
+sync of its file, names by a sync of their directory. Of the other changes the disk has none, all, a prefix, or any subset. Data
+may be torn at 512 bytes, and a file may have its size without its data.
 
 W1  data and names persist separately; a sync of a file says nothing about its name
 W2  a rename is one change of one directory, atomic, but not ordered with the data of the file

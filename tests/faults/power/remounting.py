@@ -2,7 +2,7 @@
 
 Two writers and a copier run transactions with `flush.messages=1` on an ext4 or xfs image. Then the file system is shut down
 without a sync (the ioctl GOINGDOWN), unmounted and mounted again. Invariants: a transaction is visible whole or not at all, an
-aborted one never; no record is copied twice; records below the group's committed offsets are copied.
+aborted one never. No record is copied twice; records below the group's committed offsets are copied.
 
 Runs as a program in its own mount namespace: `unshare -m python -m tests.faults.power.remounting KIND SEED CUTS DIRECTORY`.
 Its last line is JSON: `cuts`, `transactions`, `violations`; or `missing`, the missing tool. One more argument, `boot-only`,

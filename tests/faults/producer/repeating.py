@@ -2,7 +2,7 @@
 
 A child sends as an application does: one by one, with or without waiting, in columns. Sometimes its disk refuses all calls on log
 and index from some call on, until a moment later; no future may fail because of that. The parent checks the log: acknowledged
-records are present, none is present twice, and those of one process and one writer are in the order of their sends.
+records are present, and none is present twice. Those of one process and one writer are in the order of their sends.
 """
 
 from __future__ import annotations

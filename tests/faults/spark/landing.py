@@ -1,7 +1,7 @@
 """A driver of Spark that dies, or gets an error, at any call of a batch's commit; without Spark, so it is cheap.
 
-Invariant: for every call at which the driver dies, and every call at which the next one dies, a reader of committed records gets
-all records of the batch for a partition or none; a repeated batch is written once; later batches work; nothing stays staged.
+The driver dies at every call, and the next one, too. Invariant: a reader of committed records gets all records of the batch for
+a partition or none. A repeated batch is written once, later batches work, and nothing stays staged.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ A plan is a directory of notes: `<where>` contains the fault. The first process 
 
 Faults: `exit` (the process ends), `kill` (SIGKILL), `raise`, `driver` (SIGKILL to the JVM and to the process).
 
-Invariant: after every fault the topic has each word as often as the lines of the written batches, and after the end of the query
-as often as all lines.
+Invariant: after every fault the topic has each word as often as the lines of the written batches. After the end of the query it
+has each word as often as all lines.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class World:
             return Counter(said), Counter((record.key or b"").decode() for record in scan.records())
 
     def counts_so_far(self) -> tuple[Counter[str], Counter[str]]:
-        """The words of the lines up to the batch that the log has written last, bounded by the checkpoint; and the words
+        """The words of the lines up to the batch that the log has written last, bounded by the checkpoint. Also the words
         in the topic, after housekeeping has completed the decided transactions."""
         with embedlog.open(self.path) as log:
             log.housekeep()

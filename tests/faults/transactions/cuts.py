@@ -1,7 +1,7 @@
 """Power losses in the middle of transactions: a recording of the script on durable topics, replayed into disks.
 
-Invariant (TXN-5): transactions are present as a whole or not at all; acknowledged ends are final; `init_transactions` returns
-the last outcome; nothing stays open, and the id can continue.
+Invariant (TXN-5): transactions are present as a whole or not at all. Acknowledged ends are final, and `init_transactions` returns
+the last outcome. Nothing stays open, and the id can continue.
 """
 
 from __future__ import annotations

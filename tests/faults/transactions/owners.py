@@ -1,9 +1,9 @@
 """E16 and E18: zombies at every stop of a transaction, and crashes at every call of one.
 
-E18 invariant: for every call at which the owner dies, and every call at which its helper dies, readers of committed records get
-whole transactions or none of their records, and the group has their offsets or none; an acknowledged result is final; an unknown
-result is that of `init_transactions`; nothing stays open. E16 invariant: an owner whose place was taken while it was stopped gets
-an error and writes nothing.
+E18: the owner dies at every call, and its helper, too. Invariant: readers of committed records get whole transactions or none of
+their records, and the group has their offsets or none. An acknowledged result is final; an unknown result is that of
+`init_transactions`. Nothing stays open. E16 invariant: an owner whose place was taken while it was stopped gets an error and
+writes nothing.
 """
 
 from __future__ import annotations
