@@ -5,8 +5,8 @@ L2  a resource that is released within `GRACE_S` is not a leak: a thread that st
 L3  resources that a fixture of a wider scope opens during a test belong to that fixture: `granted` adds them to the baseline.
     Files below the directory of a log that was open before the test belong to that log
 L4  the runner's own resources are excluded by rule: modules of `RUNNERS`, and sockets and pipes while a JVM is connected
-L5  resources with the lifetime of the process are excluded by rule: the library's pool for codecs, multiprocessing's directory, event
-    descriptors of native runtimes. The library has none; a leaked asyncio loop also leaks sockets
+L5  resources with the lifetime of the process are excluded by rule: the library's pool for codecs, multiprocessing's directory,
+    event descriptors of native runtimes. The library has none; a leaked asyncio loop also leaks sockets
 """
 
 from __future__ import annotations
