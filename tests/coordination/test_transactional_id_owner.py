@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.coordination.transactions import transactional_id_owner
 from embedlog.errors import FencedError
 from tests.support.transactional_producers import QUIET, TOPIC, begun, committed, everything
 
