@@ -1,7 +1,7 @@
 """Decides about the directories of a set: registration, growth, retirement, voters.
 
 NODE-1  a directory of another cluster, generation or directory id, and a second copy of a live one, are refused
-NODE-2  a directory that was not closed in order has a new life. It leaves every ISR and ELR in which another member is complete,
+NODE-2  a directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in which another member is complete,
     and no other one, because an election may need its log (ELECT-6)
 NODE-3  the number of a node is never used again
 NODE-4  voters change one at a time, after the previous change is settled; one voter is always left
@@ -22,21 +22,25 @@ DIRECTORIES_MAX: Final = 64  # bits of the ISR in a control page
 
 
 def register(state: State, event: Register) -> Decision:
-    """The present life of a registered directory. Nothing after an orderly close, if nothing else changed."""
+    """The present incarnation of a registered directory. Nothing after an orderly close, if nothing else changed."""
     identity = event.identity
-    refusal = _stranger(state, identity)
+    refusal = _refused_identity(state, identity)
     if refusal is not None:
         return refusal
     old = state.nodes.get(identity.node)
     if old is None:
         return Refusal.BROKER_ID_NOT_REGISTERED
-    same_life = old.life == identity.life
-    if event.alive and not same_life:
+    same_incarnation = old.incarnation == identity.incarnation
+    if event.alive and not same_incarnation:
         return Refusal.DUPLICATE_BROKER_REGISTRATION
-    if old.directory != identity.directory or (event.found is Found.COMPLETE and not same_life) or event.found is Found.AWAY:
+    if (
+        old.directory != identity.directory
+        or (event.found is Found.COMPLETE and not same_incarnation)
+        or event.found is Found.AWAY
+    ):
         return Refusal.INVALID_REGISTRATION
-    epoch = old.broker_epoch if same_life else event.offset
-    new = replace(old, life=identity.life, broker_epoch=epoch, path=identity.path, rack=identity.rack)
+    epoch = old.broker_epoch if same_incarnation else event.offset
+    new = replace(old, incarnation=identity.incarnation, broker_epoch=epoch, path=identity.path, rack=identity.rack)
     if _is_used(state, new):
         return Refusal.INVALID_REGISTRATION
     records: list[Record] = [] if new == old else [new]
@@ -65,7 +69,7 @@ def _without(state: State, old: Partition, event: Register) -> Partition | None:
 def add(state: State, event: Add) -> Decision:
     """A new directory."""
     identity = event.identity
-    refusal = _stranger(state, identity)
+    refusal = _refused_identity(state, identity)
     if refusal is not None:
         return refusal
     if identity.node < 0:
@@ -79,7 +83,7 @@ def add(state: State, event: Add) -> Decision:
     if not event.voter and not state.voters:
         return Refusal.LAST_VOTER
     new = RegisterBroker(
-        identity.node, identity.life, event.offset, identity.directory, identity.path, identity.rack,
+        identity.node, identity.incarnation, event.offset, identity.directory, identity.path, identity.rack,
         voter=event.voter, replicas=event.replicas, generation=identity.generation,
     )  # fmt: skip
     return Refusal.INVALID_REGISTRATION if _is_used(state, new) else (new,)
@@ -113,7 +117,7 @@ def set_voter(state: State, event: SetVoter) -> Decision:
     return (replace(old, voter=event.voter),)
 
 
-def _stranger(state: State, identity: Identity) -> Refusal | None:
+def _refused_identity(state: State, identity: Identity) -> Refusal | None:
     if identity.cluster_id != state.cluster_id:
         return Refusal.INCONSISTENT_CLUSTER_ID
     return None if identity.generation == state.generation else Refusal.STALE_CLUSTER_GENERATION

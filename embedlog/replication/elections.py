@@ -10,7 +10,7 @@ ELECT-6  if no member is complete, the best crashed log leads after all members 
 ELECT-7  an unclean election is a request; its leader is the whole ISR, and there is no ELR
 ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is committed, its members have
     every committed record
-ELECT-9  a new member of the ISR has the registered life and does not leave the set
+ELECT-9  a new member of the ISR has the registered incarnation and does not leave the set
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embedlog.replication.state import State, found, serves
 
 Decision: TypeAlias = tuple[Record, ...] | Refusal
 
-NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.STRANGER})
+NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.FOREIGN})
 
 
 # ---- the new record of a partition ---------------------------------------------------------------
@@ -66,8 +66,8 @@ def changed(
         new = replace(new, elr=tuple(node for node in assigned if node in others - members))
     if leader is None:
         return new
-    life = None if leader == NO_LEADER else state.nodes[leader].life
-    return replace(new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_life=life)
+    incarnation = None if leader == NO_LEADER else state.nodes[leader].incarnation
+    return replace(new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_incarnation=incarnation)
 
 
 def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
@@ -115,7 +115,7 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     isr = set(event.isr)
     if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
         return Refusal.INVALID_REQUEST
-    if not all(_is_eligible(state, node, event.lives.get(node)) for node in isr.difference(old.isr)):
+    if not all(_is_eligible(state, node, event.incarnations.get(node)) for node in isr.difference(old.isr)):
         return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
     new = changed(state, old, isr=isr, eligible=eligible)
@@ -124,10 +124,10 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
     return (new,)
 
 
-def _is_eligible(state: State, node: int, life: UUID | None) -> bool:
-    """Whether a replica with this life may join the ISR (ELECT-9)."""
+def _is_eligible(state: State, node: int, incarnation: UUID | None) -> bool:
+    """Whether a replica with this incarnation may join the ISR (ELECT-9)."""
     registered = state.nodes.get(node)
-    return registered is not None and not registered.leaving and registered.life == life
+    return registered is not None and not registered.leaving and registered.incarnation == incarnation
 
 
 # ---- elections -----------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> 
     candidates = [each for each in present if node in {None, each}]
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    trusted = [each for each in candidates if found(state, seen, each) is not Found.STRANGER]
+    trusted = [each for each in candidates if found(state, seen, each) is not Found.FOREIGN]
     leader = best(old, trusted or candidates, seen)
     return (changed(state, old, isr=(leader,), leader=leader, recovering=True),)
 

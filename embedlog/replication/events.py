@@ -1,7 +1,7 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
 EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn ids, offsets
-EVENT-2  a node that is absent from the observations is away. So is one that was observed in another life than the registered
+EVENT-2  a node that is absent from the observations is away. So is one that was observed in another incarnation than the registered
     one: it crashed since then, or has not yet registered
 EVENT-3  `change` is the partition epoch from which the event was derived
 """
@@ -26,7 +26,7 @@ class Refusal(Enum):
     FENCED_LEADER_EPOCH = "The leader epoch is not the present one."
     INVALID_UPDATE_VERSION = "Another decision about the partition was made since the event."
     INVALID_REQUEST = "The request contradicts itself, or the state of the partition."
-    INELIGIBLE_REPLICA = "A new member of the ISR is away, leaves the set, or has another life."
+    INELIGIBLE_REPLICA = "A new member of the ISR is away, leaves the set, or has another incarnation."
     ELECTION_NOT_NEEDED = "The wanted leader leads already."
     PREFERRED_LEADER_NOT_AVAILABLE = "The first replica of the assignment is not complete, or not in the ISR."
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "No replica is available that may lead."
@@ -41,8 +41,8 @@ class Refusal(Enum):
     REASSIGNMENT_IN_PROGRESS = "A reassignment is in progress: replicas of its target are not in sync, or a directory is in use."
     INCONSISTENT_CLUSTER_ID = "The directory belongs to another cluster."
     STALE_CLUSTER_GENERATION = "The directory belongs to another generation of the set."
-    INVALID_REGISTRATION = "Number, directory id, path or life differ from the registered ones."
-    DUPLICATE_BROKER_REGISTRATION = "The node is alive with another life, or its number was used before."
+    INVALID_REGISTRATION = "Number, directory id, path or incarnation differ from the registered ones."
+    DUPLICATE_BROKER_REGISTRATION = "The node is alive with another incarnation, or its number was used before."
     BROKER_ID_NOT_REGISTERED = "No directory is registered with this number."
     TOO_MANY_DIRECTORIES = "The set has as many directories as it can have."
     VOTERS_CHANGING = "An earlier change of the voters is not yet settled."
@@ -50,20 +50,20 @@ class Refusal(Enum):
 
 
 class Found(Enum):
-    """The state in which a replica was found. Complete: its directory has its registered life, its page was not lost."""
+    """The state in which a replica was found. Complete: its directory has its registered incarnation, its page was not lost."""
 
     AWAY = "away"
     COMPLETE = "complete"
     CRASHED = "crashed"
-    STRANGER = "stranger"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Observation of a replica: its state, the life of its directory, and the end of its log."""
+    """Observation of a replica: its state, the incarnation of its directory, and the end of its log."""
 
     found: Found
-    life: UUID
+    incarnation: UUID
     last_epoch: int = -1
     log_end: int = 0
 
@@ -84,13 +84,13 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader has a new ISR. `lives`: of the new members, as observed; `lost`: leaving members that are not complete."""
+    """The leader has a new ISR. `incarnations`: of the new members, as observed; `lost`: leaving members that are not complete."""
 
     place: Place
     leader_epoch: int
     change: int
     isr: tuple[int, ...]
-    lives: Mapping[int, UUID] = field(default_factory=dict)
+    incarnations: Mapping[int, UUID] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
 
 
@@ -190,7 +190,7 @@ class Identity:
     node: int
     cluster_id: str
     directory: UUID
-    life: UUID
+    incarnation: UUID
     path: str
     rack: str | None = None
     generation: int = 0
@@ -198,10 +198,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A registered directory was opened. `found`: complete after an orderly close; `alive`: its registered life answers, too.
+    """A registered directory was opened. `found`: complete after an orderly close; `alive`: its registered incarnation answers, too.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition with this node. If it has a
-    complete one of this node, the partition is not changed: the replica joined after an earlier registration of the same life.
+    complete one of this node, the partition is not changed: the replica joined after an earlier registration of the same incarnation.
     """
 
     identity: Identity

@@ -31,13 +31,13 @@ _BYTE: Final = struct.Struct(">b")
 _DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
 _VOTER, _GENERATION, _PATH = 10000, 10001, 10002
 _RECOVERING, _ELR = 0, 1  # tags of Partition
-_LEADER_LIFE = 10000
+_LEADER_INCARNATION = 10000
 _CORDONED_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A directory of the set. `life` changes when it was not closed in order; `broker_epoch` is the offset of that registration.
+    """A directory of the set. `incarnation` changes when it was not closed in order; `broker_epoch` is the offset of that registration.
 
     `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory takes no further ones.
     """
@@ -45,7 +45,7 @@ class RegisterBroker:
     TYPE: ClassVar[int] = 0
 
     node: int
-    life: UUID
+    incarnation: UUID
     broker_epoch: int
     directory: UUID
     path: str
@@ -83,7 +83,7 @@ class Topic:
 class Partition:
     """One partition after a decision. `replicas` begins with the preferred leader; `directories` are in its order.
 
-    `elr`: eligible leaders outside the ISR. `leader_life`: life of the leader's directory at its election.
+    `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's directory at its election.
     """
 
     TYPE: ClassVar[int] = 3
@@ -100,7 +100,7 @@ class Partition:
     removing: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     recovering: bool = False
-    leader_life: UUID | None = None
+    leader_incarnation: UUID | None = None
     others: Tags = ()
 
 
@@ -187,7 +187,7 @@ Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body
 
 
 def _encode_register(record: RegisterBroker) -> Encoded:
-    body = NUMBER.pack(record.node) + b"\0" + record.life.bytes + LONG.pack(record.broker_epoch)
+    body = NUMBER.pack(record.node) + b"\0" + record.incarnation.bytes + LONG.pack(record.broker_epoch)
     body += b"\1\1" + _nullable(record.rack) + b"\0" + bytes((record.leaving,))  # no endpoints, no features, not fenced
     tags = [(_DIRECTORIES, _uuids([record.directory]))]
     if not record.replicas:
@@ -205,8 +205,8 @@ def _encode_partition(record: Partition) -> Encoded:
         tags.append((_RECOVERING, b"\1"))
     if record.elr:
         tags.append((_ELR, _numbers(record.elr)))
-    if record.leader_life is not None:
-        tags.append((_LEADER_LIFE, record.leader_life.bytes))
+    if record.leader_incarnation is not None:
+        tags.append((_LEADER_INCARNATION, record.leader_incarnation.bytes))
     return 2, body, tags
 
 
@@ -312,7 +312,7 @@ class _Fields:
 def _register(reader: Flexible) -> RegisterBroker:
     node = _node(reader)
     _unused(reader, 1, "a migration")
-    life, broker_epoch = _uuid(reader), reader.take(LONG)[0]
+    incarnation, broker_epoch = _uuid(reader), reader.take(LONG)[0]
     _unused(reader, 2, "end points or features", b"\1\1")
     rack = reader.nullable()
     _unused(reader, 1, "a fence")
@@ -324,7 +324,9 @@ def _register(reader: Flexible) -> RegisterBroker:
     path, others = fields.take(_PATH, Flexible.string), fields.others()
     if generation is None or path is None or voter is None or generation < 0:
         raise ValueError("voter, generation or path is missing")
-    return RegisterBroker(node, life, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, others)
+    return RegisterBroker(
+        node, incarnation, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, others
+    )
 
 
 def _partition(reader: Flexible) -> Partition:
@@ -337,7 +339,7 @@ def _partition(reader: Flexible) -> Partition:
         elr=fields.take(_ELR, Flexible.numbers) or (),
         removing=removing, adding=adding,
         recovering=fields.take(_RECOVERING, _flag) or False,
-        leader_life=fields.take(_LEADER_LIFE, _uuid),
+        leader_incarnation=fields.take(_LEADER_INCARNATION, _uuid),
         others=fields.others(),
     )  # fmt: skip
     problem = inconsistency(record)

@@ -205,14 +205,14 @@ def replica_state(state: State, place: Place, node: int, *, live: bool, held: bo
 
 
 def serves(state: State, partition: Partition, seen: Observed) -> bool:
-    """Whether the leader is complete, and its directory has the life in which it was elected."""
+    """Whether the leader is complete, and its directory has the incarnation in which it was elected."""
     complete = found(state, seen, partition.leader) is Found.COMPLETE
-    return complete and state.nodes[partition.leader].life == partition.leader_life
+    return complete and state.nodes[partition.leader].incarnation == partition.leader_incarnation
 
 
 def found(state: State, seen: Observed, node: int) -> Found:
-    """The observed state of a node's replica, away if it was observed in another life (EVENT-2)."""
+    """The observed state of a node's replica, away if it was observed in another incarnation (EVENT-2)."""
     registered, replica = state.nodes.get(node), seen.get(node)
-    if registered is None or replica is None or replica.life != registered.life:
+    if registered is None or replica is None or replica.incarnation != registered.incarnation:
         return Found.AWAY
     return replica.found

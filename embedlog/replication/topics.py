@@ -105,8 +105,8 @@ def _new(
         if not even or not isr or not usable.keys() >= set(replicas):
             return Refusal.INVALID_REPLICA_ASSIGNMENT
         directories = tuple(state.nodes[node].directory for node in replicas)
-        life = state.nodes[isr[0]].life
-        found.append(Partition(topic.topic_id, number, replicas, isr, isr[0], 0, 0, directories, leader_life=life))
+        incarnation = state.nodes[isr[0]].incarnation
+        found.append(Partition(topic.topic_id, number, replicas, isr, isr[0], 0, 0, directories, leader_incarnation=incarnation))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Decisions about the directories of a set: lives, strangers, voters, growth, retirement."""
+"""Decisions about the directories of a set: incarnations, foreign directories, voters, growth, retirement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.replica_sets import (
     decided,
     having,
     identity,
-    life,
+    incarnation,
     partition,
     refused,
     seen,
@@ -43,8 +43,8 @@ CLEAN = Register(identity(1), Found.COMPLETE, offset=99)
 
 
 def crashed(node: int = 1, observed: Observed | None = None, found: Found = Found.CRASHED) -> Register:
-    """A directory that was not closed in order, with a new life."""
-    return Register(identity(node, life=life(node, 1)), found, offset=99, seen={PLACE: observed or {}})
+    """A directory that was not closed in order, with a new incarnation."""
+    return Register(identity(node, incarnation=incarnation(node, 1)), found, offset=99, seen={PLACE: observed or {}})
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_a_moved_directory_keeps_its_life_and_registration() -> None:
 
 def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
     state = a_set()
-    assert decided(state, crashed()) == (replace(state.nodes[1], life=life(1, 1), broker_epoch=99),)
+    assert decided(state, crashed()) == (replace(state.nodes[1], incarnation=incarnation(1, 1), broker_epoch=99),)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
         ({"directory": UUID(int=5)}, Refusal.INVALID_REGISTRATION),
         ({"node": 9}, Refusal.BROKER_ID_NOT_REGISTERED),
         ({"path": "/disk2/log"}, Refusal.INVALID_REGISTRATION),
-        ({"life": life(1, 4)}, Refusal.INVALID_REGISTRATION),
+        ({"incarnation": incarnation(1, 4)}, Refusal.INVALID_REGISTRATION),
     ],
 )
 def test_a_directory_that_differs_is_refused(changes: dict[str, object], refusal: Refusal) -> None:
@@ -95,17 +95,17 @@ def test_an_older_generation_of_the_set_is_refused() -> None:
     assert refused(state, CLEAN) is Refusal.STALE_CLUSTER_GENERATION
 
 
-# ---- a new life leaves ISR and ELR -----------------------------------------------------------------------------------
+# ---- a new incarnation leaves ISR and ELR -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [Found.CRASHED, Found.STRANGER])
+@pytest.mark.parametrize("found", [Found.CRASHED, Found.FOREIGN])
 def test_a_follower_that_lost_its_page_leaves_the_isr(found: Found) -> None:
     state = with_topic(min_insync_replicas="3")
     state = after(state, crashed(3, seen("1 2"), found))
     record = partition(state)
     assert (record.leader, record.isr, record.elr) == (1, (1, 2), ())
     assert (record.leader_epoch, record.partition_epoch) == (0, 1)
-    assert state.nodes[3].life == life(3, 1)
+    assert state.nodes[3].incarnation == incarnation(3, 1)
 
 
 def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
@@ -114,7 +114,7 @@ def test_a_leader_that_lost_its_page_is_replaced_in_the_same_decision() -> None:
     assert [type(each) for each in records] == [RegisterBroker, *map(type, changes_of(records))]
     (record,) = changes_of(records)
     assert (record.leader, record.isr, record.leader_epoch, record.partition_epoch) == (3, (2, 3), 1, 1)
-    assert record.leader_life == life(3)
+    assert record.leader_incarnation == incarnation(3)
 
 
 def test_a_member_stays_while_no_other_one_is_complete() -> None:
@@ -125,7 +125,7 @@ def test_a_member_stays_while_no_other_one_is_complete() -> None:
         assert [type(each) for each in records] == [RegisterBroker]
     again = after(state, crashed(1, seen("c2 c3")))
     records = decided(again, crashed(1, seen("2")))
-    assert [each.isr for each in changes_of(records)] == [(2,)], "a later registration of the same life completes it"
+    assert [each.isr for each in changes_of(records)] == [(2,)], "a later registration of the same incarnation completes it"
 
 
 def test_the_last_of_an_isr_leaves_only_for_a_complete_eligible_leader() -> None:
@@ -142,7 +142,7 @@ def test_an_eligible_leader_that_lost_its_page_is_one_no_longer() -> None:
 
 
 def test_a_registration_ends_a_partition_without_leader() -> None:
-    state = having(with_topic(), leader=NO_LEADER, leader_life=None)
+    state = having(with_topic(), leader=NO_LEADER, leader_incarnation=None)
     (record,) = changes_of(decided(state, crashed(1, seen("2"))))
     assert (record.leader, record.isr) == (2, (2,))
 
@@ -164,7 +164,7 @@ def test_the_first_directory_votes() -> None:
 
 def test_a_directory_is_added_as_it_describes_itself() -> None:
     (found,) = decided(a_set(), Add(identity(7, rack="a"), 55, voter=False, replicas=False))
-    wanted = RegisterBroker(7, life(7), 55, identity(7).directory, "/disk7/log", "a", voter=False, replicas=False)
+    wanted = RegisterBroker(7, incarnation(7), 55, identity(7).directory, "/disk7/log", "a", voter=False, replicas=False)
     assert found == wanted
     assert after(a_set(), Add(identity(7), 55, replicas=False)).usable() == dict.fromkeys((1, 2, 3))
 

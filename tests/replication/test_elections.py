@@ -9,16 +9,16 @@ import pytest
 from embedlog.replication.events import AlterIsr, Elect, Election, Observed, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.state import State
-from tests.support.replica_sets import PLACE, after, decided, having, life, partition, refused, seen, with_topic
+from tests.support.replica_sets import PLACE, after, decided, having, incarnation, partition, refused, seen, with_topic
 
 OFFLINE, PREFERRED, UNCLEAN = Election.OFFLINE, Election.PREFERRED, Election.UNCLEAN
 UNKNOWN = (PLACE[0], 7)
 
 
 def alter(state: State, *isr: int, lost: tuple[int, ...] = (), **facts: int) -> AlterIsr:
-    """A proposal of the leader, whose new members have their registered lives."""
+    """A proposal of the leader, whose new members have their registered incarnations."""
     found = partition(state)
-    new = {node: life(node) for node in isr if node not in found.isr}
+    new = {node: incarnation(node) for node in isr if node not in found.isr}
     epoch, change = facts.get("epoch", found.leader_epoch), facts.get("change", found.partition_epoch)
     return AlterIsr(PLACE, epoch, change, isr, new, frozenset(lost))
 
@@ -89,8 +89,8 @@ def test_a_newcomer_that_is_away_or_leaves_or_has_another_life_is_refused() -> N
     state = after(state, alter(state, 1, 2))
     growth = alter(state, 1, 2, 3)
     assert decided(state, growth)
-    assert refused(state, replace(growth, lives={})) is Refusal.INELIGIBLE_REPLICA
-    assert refused(state, replace(growth, lives={3: life(3, 1)})) is Refusal.INELIGIBLE_REPLICA
+    assert refused(state, replace(growth, incarnations={})) is Refusal.INELIGIBLE_REPLICA
+    assert refused(state, replace(growth, incarnations={3: incarnation(3, 1)})) is Refusal.INELIGIBLE_REPLICA
     leaving = replace(state, nodes={**state.nodes, 3: replace(state.nodes[3], leaving=True)})
     assert refused(leaving, growth) is Refusal.INELIGIBLE_REPLICA
     gone = replace(state, nodes={node: each for node, each in state.nodes.items() if node != 3})
@@ -135,7 +135,7 @@ def test_the_isr_is_what_the_elector_sees_of_it() -> None:
     state = with_topic()
     state = after(state, election(state, OFFLINE, seen("2 3")))
     assert (led(state), epochs(state)) == ((2, (2, 3), ()), (1, 1))
-    assert partition(state).leader_life == life(2)
+    assert partition(state).leader_incarnation == incarnation(2)
 
 
 def test_n_failures_are_survived_by_n_plus_one_members() -> None:
@@ -186,7 +186,7 @@ def test_members_that_are_away_stay_eligible_and_lost_ones_do_not() -> None:
 
 
 def test_the_leader_of_another_life_is_replaced() -> None:
-    state = having(with_topic(), leader_life=life(1, 9))
+    state = having(with_topic(), leader_incarnation=incarnation(1, 9))
     assert led(after(state, election(state, OFFLINE, seen("1 2 3")))) == (1, (1, 2, 3), ())
 
 
@@ -200,9 +200,9 @@ def test_an_old_election_is_refused() -> None:
 
 def test_an_observation_of_another_life_does_not_count() -> None:
     state = with_topic()
-    old = {node: replace(each, life=life(node, 9)) for node, each in seen("1 2").items()} | seen("3")
+    old = {node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("1 2").items()} | seen("3")
     assert led(after(state, election(state, OFFLINE, old))) == (3, (3,), ())
-    crashed = {node: replace(each, life=life(node, 9)) for node, each in seen("c1").items()} | seen("c2 c3")
+    crashed = {node: replace(each, incarnation=incarnation(node, 9)) for node, each in seen("c1").items()} | seen("c2 c3")
     assert refused(state, election(state, OFFLINE, crashed)) is Refusal.WAIT_FOR_REPLICAS
     assert refused(state, election(state, UNCLEAN, old, 2)) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
@@ -221,7 +221,7 @@ def test_after_a_power_loss_all_members_are_awaited() -> None:
     state = with_topic()
     assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
     assert refused(state, election(state, OFFLINE, seen("a1 c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
-    assert led(after(state, election(state, OFFLINE, seen("s1 c2 c3"))))[0] == 2, "a stranger is present, and never leads"
+    assert led(after(state, election(state, OFFLINE, seen("s1 c2 c3"))))[0] == 2, "a foreign is present, and never leads"
 
 
 def test_members_of_the_elr_are_awaited_too() -> None:

@@ -37,7 +37,7 @@ from embedlog.replication.events import (
 from embedlog.replication.records import NO_LEADER, NODE, Partition, Record, decode, encode, inconsistency
 from embedlog.replication.state import State, apply, apply_all
 from tests.support.mutants import mutated
-from tests.support.replica_sets import CLUSTER, PLACE, a_set, changes_of, compacted, identity, life
+from tests.support.replica_sets import CLUSTER, PLACE, a_set, changes_of, compacted, identity, incarnation
 from tests.support.replica_world import Directory, Violation, World
 
 STEPS = 400
@@ -48,9 +48,12 @@ NODES = range(1, 6)
 
 
 def observed(rng: random.Random) -> Observed:
-    kinds, lives = [*Found, Found.COMPLETE], [0, 0, 0, 1]
+    kinds, incarnations = [*Found, Found.COMPLETE], [0, 0, 0, 1]
     present = [node for node in NODES if rng.random() < 0.8]
-    return {node: Seen(rng.choice(kinds), life(node, rng.choice(lives)), rng.randrange(3), rng.randrange(9)) for node in present}
+    return {
+        node: Seen(rng.choice(kinds), incarnation(node, rng.choice(incarnations)), rng.randrange(3), rng.randrange(9))
+        for node in present
+    }
 
 
 def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
@@ -60,9 +63,9 @@ def some(rng: random.Random, least: int = 0) -> tuple[int, ...]:
 def event_of_partition(rng: random.Random, old: Partition) -> Event:
     place, change = (old.topic_id, old.number), old.partition_epoch - (rng.random() < 0.1)
     isr = tuple({*some(rng), *((old.leader,) if rng.random() < 0.9 else ())} & {*old.replicas, rng.choice(NODES)})
-    lives = {node: life(node, rng.choice([0, 0, 1])) for node in NODES}
+    incarnations = {node: incarnation(node, rng.choice([0, 0, 1])) for node in NODES}
     kinds: list[Event] = [
-        AlterIsr(place, old.leader_epoch - (rng.random() < 0.1), change, isr, lives, frozenset(some(rng))),
+        AlterIsr(place, old.leader_epoch - (rng.random() < 0.1), change, isr, incarnations, frozenset(some(rng))),
         Elect(place, Election.OFFLINE, change, observed(rng)),
         Elect(place, Election.PREFERRED, change, observed(rng)),
         Elect(place, Election.UNCLEAN, change, observed(rng), rng.choice([None, *NODES])),
@@ -77,7 +80,7 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     node, live = rng.choice(NODES), frozenset(some(rng, 2))
     topic_id = UUID(int=rng.randrange(1, 4))
     least = {"min.insync.replicas": rng.choice(["1", "2", "3", None])}
-    given_life = identity(node, life=life(node, rng.choice([0, 0, 1, 2])))
+    given_incarnation = identity(node, incarnation=incarnation(node, rng.choice([0, 0, 1, 2])))
     seen = {place: observed(rng) for place in state.partitions}
     name, total = f"t{rng.randrange(3)}", rng.randrange(6)
     kinds: list[Event] = [
@@ -87,8 +90,8 @@ def event_of_set(rng: random.Random, state: State) -> Event:
         DeleteTopic(topic_id),
         SetConfig(name, least, seen=seen),
         SetConfig("", least, NODE, seen),
-        Register(given_life, rng.choice([*Found]), rng.randrange(99), rng.random() < 0.1, seen),
-        Add(given_life, rng.randrange(99), rng.random() < 0.7, rng.random() < 0.9, rng.random() < 0.9),
+        Register(given_incarnation, rng.choice([*Found]), rng.randrange(99), rng.random() < 0.1, seen),
+        Add(given_incarnation, rng.randrange(99), rng.random() < 0.7, rng.random() < 0.9, rng.random() < 0.9),
         Retire(node, rng.random() < 0.9),
         SetVoter(node, rng.random() < 0.5, rng.random() < 0.9),
     ]
@@ -110,7 +113,7 @@ def check_partition(state: State, old: Partition | None, new: Partition) -> None
     if new.leader != old.leader:
         assert new.leader_epoch > old.leader_epoch, "every election raises the epoch"
     elif new.leader_epoch == old.leader_epoch:
-        assert new.leader_life == old.leader_life
+        assert new.leader_incarnation == old.leader_incarnation
 
 
 def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> State:
@@ -226,9 +229,9 @@ def filled(world: World, count: int = 3) -> None:
 
 
 def after_power_loss(world: World, left: dict[int, int]) -> None:
-    """The directories have these numbers of records left, and register their new lives."""
+    """The directories have these numbers of records left, and register their new incarnations."""
     for node, size in left.items():
-        world.directories[node] = Directory(world.directories[node].log[:size], life=1, lost="power")
+        world.directories[node] = Directory(world.directories[node].log[:size], incarnation=1, lost="power")
     for _ in left:
         world.register()
 
@@ -238,7 +241,7 @@ def offline(world: World) -> None:
     calm(world)
 
 
-def newcomer_of_any_life(world: World) -> str:
+def newcomer_of_any_incarnation(world: World) -> str:
     """Node 3 is caught up; before its growth is decided, an old copy replaces it and begins to follow."""
     without(world, 3)
     filled(world)
@@ -246,7 +249,7 @@ def newcomer_of_any_life(world: World) -> str:
     while world.directories[3].log != world.directories[1].log:
         world.follow()
     world.grow()
-    world.directories[3] = replace(world.directories[3], log=(), high=0, life=1)
+    world.directories[3] = replace(world.directories[3], log=(), high=0, incarnation=1)
     world.register()
     world.decide_pending()
     return "INELIGIBLE_REPLICA"
@@ -283,8 +286,8 @@ def elect_without_waiting(world: World) -> str:
     return "WAIT_FOR_REPLICAS"
 
 
-def observed_in_any_life(world: World) -> str:
-    """Between observation and election all directories crash, and register their new lives."""
+def observed_in_any_incarnation(world: World) -> str:
+    """Between observation and election all directories crash, and register their new incarnations."""
     filled(world)
     world.directories[1].away = True
     event = Elect(PLACE, Election.OFFLINE, world.partition.partition_epoch, world.seen())
@@ -322,11 +325,11 @@ def elr_outlives_its_need(world: World) -> str:
 
 
 SCRIPTS: dict[str, Callable[[World], str]] = {
-    "newcomer_of_any_life": newcomer_of_any_life,
+    "newcomer_of_any_incarnation": newcomer_of_any_incarnation,
     "decide_after_another_decision": decide_after_another_decision,
     "elect_any_replica": elect_any_replica,
     "elect_without_waiting": elect_without_waiting,
-    "observed_in_any_life": observed_in_any_life,
+    "observed_in_any_incarnation": observed_in_any_incarnation,
     "elect_first_log": elect_first_log,
     "elect_in_same_epoch": elect_in_same_epoch,
     "elr_outlives_its_need": elr_outlives_its_need,

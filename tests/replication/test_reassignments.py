@@ -40,7 +40,7 @@ def test_all_replicas_are_replaced_in_kafkas_steps(state: State) -> None:
     found = partition(state)
     assert (found.replicas, found.adding, found.removing) == ((4, 5, 6), (), ())
     assert (found.leader, found.isr, found.leader_epoch, found.partition_epoch) == (4, (4, 5, 6), 1, 2)
-    assert found.leader_life == state.nodes[4].life
+    assert found.leader_incarnation == state.nodes[4].incarnation
 
 
 def test_a_leader_of_the_target_stays_in_a_new_epoch(state: State) -> None:

@@ -34,9 +34,11 @@ from tests.conftest import DATA
 TYPES: dict[int, type[Change]] = {
     each.TYPE: each for each in (RegisterBroker, UnregisterBroker, Topic, Partition, Config, RemoveTopic, NoOp)
 }
-IDS = {"life", "directory", "topic_id", "leader_life"}
+IDS = {"incarnation", "directory", "topic_id", "leader_incarnation"}
 ID = UUID(int=7)
-PARTITION = Partition(ID, 0, (1, 2, 3), (1, 2), 1, 4, 9, (ID, ID, ID), elr=(3,), removing=(2,), adding=(3,), leader_life=ID)
+PARTITION = Partition(
+    ID, 0, (1, 2, 3), (1, 2), 1, 4, 9, (ID, ID, ID), elr=(3,), removing=(2,), adding=(3,), leader_incarnation=ID
+)
 NODE = RegisterBroker(1, ID, 12, ID, "/disk1/log", rack="a", generation=2)
 SAMPLES: list[Change] = [
     NODE,
@@ -95,7 +97,7 @@ def test_a_record_is_read_back(record: Change) -> None:
 
 
 def test_a_partition_without_leader_is_read_back() -> None:
-    offline = replace(PARTITION, leader=records.NO_LEADER, leader_life=None, recovering=True, elr=())
+    offline = replace(PARTITION, leader=records.NO_LEADER, leader_incarnation=None, recovering=True, elr=())
     assert decode(*encode(offline)) == offline
 
 

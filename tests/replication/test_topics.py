@@ -20,7 +20,7 @@ from tests.support.replica_sets import (
     changes_of,
     decided,
     having,
-    life,
+    incarnation,
     partition,
     refused,
     seen,
@@ -39,7 +39,7 @@ def test_partitions_of_a_new_topic_are_placed() -> None:
     assert tuple(each.replicas for each in found) == place(state.usable(), Shape(7, 2), start=1, shift=1)
     for number, each in enumerate(found):
         assert (each.number, each.leader, each.isr, each.elr) == (number, each.replicas[0], each.replicas, ())
-        assert (each.leader_epoch, each.partition_epoch, each.leader_life) == (0, 0, life(each.leader))
+        assert (each.leader_epoch, each.partition_epoch, each.leader_incarnation) == (0, 0, incarnation(each.leader))
         assert each.directories == tuple(state.nodes[node].directory for node in each.replicas)
 
 

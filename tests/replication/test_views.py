@@ -23,7 +23,7 @@ from embedlog.replication.events import (
 from embedlog.replication.state import PartitionState as P
 from embedlog.replication.state import ReplicaState as R
 from embedlog.replication.state import State, apply_all, partition_state, replica_state
-from tests.support.replica_sets import PLACE, TOPIC_ID, a_set, after, life, partition, seen, with_topic
+from tests.support.replica_sets import PLACE, TOPIC_ID, a_set, after, incarnation, partition, seen, with_topic
 
 PARTITION_FROM = {
     P.NEW: {P.NON_EXISTENT},
@@ -121,7 +121,7 @@ class Cluster:
         self.installed = False
 
     def seen(self) -> Observed:
-        return {node: Seen(Found.COMPLETE, life(node), 0, 1) for node in self.live & (self.held | {0})}
+        return {node: Seen(Found.COMPLETE, incarnation(node), 0, 1) for node in self.live & (self.held | {0})}
 
     def views(self) -> tuple[P, dict[int, R]]:
         replicas = {
@@ -140,7 +140,7 @@ class Cluster:
         event = self.rng.choice([
             Elect(PLACE, Election.OFFLINE, change, observed),
             Elect(PLACE, Election.PREFERRED, change, observed),
-            AlterIsr(PLACE, old.leader_epoch, change, caught_up, {node: life(node) for node in self.live}),
+            AlterIsr(PLACE, old.leader_epoch, change, caught_up, {node: incarnation(node) for node in self.live}),
             Reassign(PLACE, change, target),
             FinishReassignment(PLACE, change, observed),
             *([DeleteTopic(TOPIC_ID)] if self.rng.random() < 0.1 else []),
