@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -104,8 +105,7 @@ class Topic:
         """The usable partitions, rising: without those being made, and those of other brokers."""
         if not self.only:
             return range(self.partitions)
-        made = max(self.partitions, self.only[-1] + 1)
-        return [number for number in self.numbers if number < made]
+        return [number for number in self.numbers if number < self.partitions]
 
     @property
     def finished(self) -> bool:
@@ -152,7 +152,8 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
 
 def _are_numbers(topic: Topic, numbers: Sequence[int]) -> bool:
     """Whether these are valid numbers and counts of partitions; without `only`, all partitions are local, so there are fewer."""
-    return min(numbers) >= 0 and max(numbers) <= (INT_MAX + 1 if topic.only else PARTITIONS_MAX)
+    rising = all(before < after for before, after in pairwise((*topic.only, topic.partitions)))
+    return rising and min(numbers) >= 0 and max(numbers) <= (INT_MAX + 1 if topic.only else PARTITIONS_MAX)
 
 
 # ---- the file ------------------------------------------------------------------------------------

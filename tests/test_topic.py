@@ -198,7 +198,7 @@ def test_other_peoples_files_are_not_taken_for_topics(tmp_path: Path, data: byte
 @pytest.mark.parametrize(
     "entry",
     [[], {}, {"partitions": 0}, {"partitions": True}, {"partitions": "3"}, {"topic_id": "short"}, {"state": "asleep"},
-     {"config": []}, {"growing": -1}, {"only": [-1]}, {"only": 5}],
+     {"config": []}, {"growing": -1}, {"only": [-1]}, {"only": 5}, {"only": [0, 0]}, {"only": [5]}],
 )  # fmt: skip
 def test_an_entry_that_makes_no_sense_is_refused(tmp_path: Path, entry: object) -> None:
     registry(tmp_path).put(some())

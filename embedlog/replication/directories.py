@@ -1,8 +1,8 @@
 """Decides about the directories of a set: registration, growth, retirement, voters.
 
 NODE-1  a directory of another cluster, generation or directory id, and a second copy of a live one, are refused
-NODE-2  a directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in which another member is complete,
-    and no other one, because an election may need its log (ELECT-6)
+NODE-2  a directory that was not closed in order has a new incarnation. It leaves every ISR and ELR in which another member is
+    complete, and no other one, because an election may need its log (ELECT-6)
 NODE-3  the number of a node is never used again
 NODE-4  voters change one at a time, after the previous change is settled; one voter is always left
 NODE-5  a directory leaves the set after no partition names it

@@ -1,8 +1,8 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
 EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn ids, offsets
-EVENT-2  a node that is absent from the observations is away. So is one that was observed in another incarnation than the registered
-    one: it crashed since then, or has not yet registered
+EVENT-2  a node that is absent from the observations is away. So is one that was observed in another incarnation than the
+    registered one: it crashed since then, or has not yet registered
 EVENT-3  `change` is the partition epoch from which the event was derived
 """
 
@@ -84,7 +84,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader has a new ISR. `incarnations`: of the new members, as observed; `lost`: leaving members that are not complete."""
+    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that are not complete."""
 
     place: Place
     leader_epoch: int
@@ -198,10 +198,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A registered directory was opened. `found`: complete after an orderly close; `alive`: its registered incarnation answers, too.
+    """A registered directory was opened. `found`: complete after an orderly close.
+
+    `alive`: its registered incarnation answers, too.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition with this node. If it has a
-    complete one of this node, the partition is not changed: the replica joined after an earlier registration of the same incarnation.
+    complete one of this node, the partition is not changed: the replica joined after an earlier registration of it.
     """
 
     identity: Identity

@@ -37,7 +37,9 @@ _CORDONED_VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A directory of the set. `incarnation` changes when it was not closed in order; `broker_epoch` is the offset of that registration.
+    """A directory of the set. `incarnation` changes when it was not closed in order.
+
+    `broker_epoch` is the offset of that registration.
 
     `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory takes no further ones.
     """

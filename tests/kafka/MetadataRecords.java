@@ -74,18 +74,18 @@ public class MetadataRecords {
         boolean witness = random.nextInt(4) == 0, leaving = random.nextBoolean(), voter = random.nextBoolean();
         int node = number(), generation = number();
         long epoch = random.nextLong() >>> 1;
-        Uuid life = id(), directory = id();
+        Uuid incarnation = id(), directory = id();
         String rack = random.nextBoolean() ? null : text(), path = "/" + text();
-        var record = new RegisterBrokerRecord().setBrokerId(node).setIncarnationId(life).setBrokerEpoch(epoch).setRack(rack)
+        var record = new RegisterBrokerRecord().setBrokerId(node).setIncarnationId(incarnation).setBrokerEpoch(epoch).setRack(rack)
             .setFenced(false).setInControlledShutdown(leaving).setLogDirs(List.of(directory));
         if (witness) record.setCordonedLogDirs(List.of(directory));
         record.unknownTaggedFields().add(tag(10000, new byte[] {(byte) (voter ? 1 : 0)}));
         record.unknownTaggedFields().add(tag(10001, raw(generation)));
         record.unknownTaggedFields().add(tag(10002, compact(path)));
         String fields = String.format(
-            "\"node\":%d,\"life\":%s,\"broker_epoch\":%d,\"directory\":%s,\"rack\":%s,\"leaving\":%b,\"replicas\":%b,"
+            "\"node\":%d,\"incarnation\":%s,\"broker_epoch\":%d,\"directory\":%s,\"rack\":%s,\"leaving\":%b,\"replicas\":%b,"
             + "\"voter\":%b,\"generation\":%d,\"path\":%s",
-            node, shown(life), epoch, shown(directory), shown(rack), leaving, !witness, voter, generation, shown(path));
+            node, shown(incarnation), epoch, shown(directory), shown(rack), leaving, !witness, voter, generation, shown(path));
         return List.of(new ApiMessageAndVersion(record, (short) (witness ? 4 : 3)), fields);
     }
 
@@ -99,21 +99,21 @@ public class MetadataRecords {
         List<Uuid> directories = nodes.stream().map(node -> id()).toList();
         int number = number(), leader = random.nextInt(4) == 0 ? -1 : isr.get(0), epoch = number(), change = number();
         boolean recovering = random.nextInt(4) == 0;
-        Uuid topic = id(), life = leader < 0 ? null : id();
+        Uuid topic = id(), incarnation = leader < 0 ? null : id();
         var record = new PartitionRecord().setPartitionId(number).setTopicId(topic).setReplicas(nodes).setIsr(isr).setRemovingReplicas(removing)
             .setAddingReplicas(adding).setLeader(leader).setLeaderEpoch(epoch).setPartitionEpoch(change).setDirectories(directories)
             .setLeaderRecoveryState((byte) (recovering ? 1 : 0));
         if (!elr.isEmpty()) record.setEligibleLeaderReplicas(elr);
-        if (life != null) record.unknownTaggedFields().add(tag(10000, bytes(life)));
+        if (incarnation != null) record.unknownTaggedFields().add(tag(10000, bytes(incarnation)));
         String others = "[]";
         if (random.nextInt(4) == 0) {
             record.unknownTaggedFields().add(tag(20000, new byte[] {1, 2, 3}));
             others = "[[20000,\"010203\"]]";
         }
         String fields = String.format("\"topic_id\":%s,\"number\":%d,\"replicas\":%s,\"isr\":%s,\"removing\":%s,\"adding\":%s,\"leader\":%d,"
-            + "\"leader_epoch\":%d,\"partition_epoch\":%d,\"directories\":%s,\"recovering\":%b,\"elr\":%s,\"leader_life\":%s,\"others\":%s",
+            + "\"leader_epoch\":%d,\"partition_epoch\":%d,\"directories\":%s,\"recovering\":%b,\"elr\":%s,\"leader_incarnation\":%s,\"others\":%s",
             shown(topic), number, nodes, isr, removing, adding, leader, epoch, change, shown(directories), recovering, elr,
-            life == null ? "null" : shown(life), others);
+            incarnation == null ? "null" : shown(incarnation), others);
         return List.of(new ApiMessageAndVersion(record, (short) 2), fields);
     }
 

@@ -17,13 +17,13 @@ TOPIC_ID = UUID(int=1)
 PLACE: Place = (TOPIC_ID, 0)
 
 
-def life(node: int, number: int = 0) -> UUID:
-    """The life of a node after `number` crashes."""
+def incarnation(node: int, number: int = 0) -> UUID:
+    """The incarnation of a node after `number` crashes."""
     return UUID(int=1000 * node + number)
 
 
 def identity(node: int, **facts: Any) -> Identity:
-    known: dict[str, Any] = {"directory": UUID(int=10**6 + node), "life": life(node), "path": f"/disk{node}/log"}
+    known: dict[str, Any] = {"directory": UUID(int=10**6 + node), "incarnation": incarnation(node), "path": f"/disk{node}/log"}
     return Identity(node, CLUSTER, **{**known, **facts})
 
 
@@ -70,12 +70,12 @@ def having(state: State, **facts: Any) -> State:
 
 
 def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observed:
-    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a stranger; `ends` has last epochs and log ends."""
-    kinds = {"c": Found.CRASHED, "s": Found.STRANGER, "a": Found.AWAY}
+    """Observations: `1 2 c3 s4` are two complete nodes, a crashed one and a foreign; `ends` has last epochs and log ends."""
+    kinds = {"c": Found.CRASHED, "s": Found.FOREIGN, "a": Found.AWAY}
     found = {}
     for word in text.split():
         node = int(word.lstrip("csa"))
-        found[node] = Seen(kinds.get(word[0], Found.COMPLETE), life(node), *(ends or {}).get(node, (0, 10)))
+        found[node] = Seen(kinds.get(word[0], Found.COMPLETE), incarnation(node), *(ends or {}).get(node, (0, 10)))
     return found
 
 

@@ -29,7 +29,7 @@ from embedlog.replication.events import (
 )
 from embedlog.replication.records import NO_LEADER, Partition
 from embedlog.replication.state import State, apply_all
-from tests.support.replica_sets import PLACE, identity, life, partition, with_topic
+from tests.support.replica_sets import PLACE, identity, incarnation, partition, with_topic
 
 Log = tuple[tuple[int, int], ...]  # leader epoch and number of each record
 LOST = -1  # epoch of a page that was made anew
@@ -42,7 +42,7 @@ class Violation(Exception):
 
 @dataclass
 class Directory:
-    """A replica: its log, its page, its life. `lost`: how its page was lost."""
+    """A replica: its log, its page, its incarnation. `lost`: how its page was lost."""
 
     log: Log = ()
     epoch: int = LOST
@@ -52,7 +52,7 @@ class Directory:
     change: int = -1
     start: int = 0
     high: int = 0
-    life: int = 0
+    incarnation: int = 0
     lost: str = "new"
     away: bool = False
 
@@ -82,7 +82,7 @@ class World:
         return [node for node, each in self.directories.items() if not each.away]
 
     def is_registered(self, node: int) -> bool:
-        return self.state.nodes[node].life == life(node, self.directories[node].life)
+        return self.state.nodes[node].incarnation == incarnation(node, self.directories[node].incarnation)
 
     def is_complete(self, node: int) -> bool:
         return self.directories[node].epoch != LOST and self.is_registered(node)
@@ -91,9 +91,9 @@ class World:
         found = {}
         for node in self.present():
             each = self.directories[node]
-            kind = Found.COMPLETE if self.is_complete(node) else Found.STRANGER if each.lost == "copy" else Found.CRASHED
+            kind = Found.COMPLETE if self.is_complete(node) else Found.FOREIGN if each.lost == "copy" else Found.CRASHED
             if self.is_registered(node) and each.lost != "new":
-                found[node] = Seen(kind, life(node, each.life), each.log[-1][0] if each.log else -1, len(each.log))
+                found[node] = Seen(kind, incarnation(node, each.incarnation), each.log[-1][0] if each.log else -1, len(each.log))
         return found
 
     def leader(self) -> Directory | None:
@@ -154,8 +154,8 @@ class World:
             out = [node for node in old.isr if self.directories[node].away and node != old.leader]
             if out:
                 isr = tuple(node for node in old.isr if node not in out)
-                lives = {node: life(node, self.directories[node].life) for node in isr}
-                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, lives))
+                incarnations = {node: incarnation(node, self.directories[node].incarnation) for node in isr}
+                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, incarnations))
 
     def grow(self) -> None:
         leader, old = self.leader(), self.partition
@@ -166,8 +166,8 @@ class World:
             caught_up = each.epoch == leader.epoch and len(each.log) >= max(leader.high, leader.start)
             if node in old.replicas and node not in old.isr and caught_up:
                 leader.maximal |= {node}
-                lives = {node: life(node, each.life)}
-                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), lives))
+                incarnations = {node: incarnation(node, each.incarnation)}
+                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), incarnations))
                 return
 
     def elect(self) -> None:
@@ -185,15 +185,17 @@ class World:
         for node in self.present():
             each = self.directories[node]
             if not self.is_registered(node):
-                found = Found.STRANGER if each.lost == "copy" else Found.CRASHED
-                event = Register(identity(node, life=life(node, each.life)), found, 0, seen={PLACE: self.seen()})
+                found = Found.FOREIGN if each.lost == "copy" else Found.CRASHED
+                event = Register(
+                    identity(node, incarnation=incarnation(node, each.incarnation)), found, 0, seen={PLACE: self.seen()}
+                )
                 self.decide(event)
                 return
 
     def install(self) -> None:
         old = self.partition
         each = self.directories.get(old.leader)
-        if each is None or each.away or old.leader_life != life(old.leader, each.life):
+        if each is None or each.away or old.leader_incarnation != incarnation(old.leader, each.incarnation):
             return
         if (each.epoch, each.change) < (old.leader_epoch, old.partition_epoch):
             new = each.epoch != old.leader_epoch or not each.leads
@@ -255,7 +257,7 @@ class World:
             each = self.directories[node]
             log = each.log[: self.rng.randint(max(0, len(each.log) - 3), len(each.log))]
             lost = each.lost if each.lost in {"copy", "new"} else "power"
-            self.directories[node] = Directory(log, life=each.life + 1, lost=lost, away=each.away)
+            self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost=lost, away=each.away)
             self.lines.append(f"!{node} crashes, {len(log)} records")
         self.forget_destroyed()
 
@@ -265,7 +267,7 @@ class World:
         each = self.directories[node]
         if each.lost != "new":
             log = each.log[: self.rng.randint(0, len(each.log))]
-            self.directories[node] = Directory(log, life=each.life + 1, lost="copy", away=True)
+            self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost="copy", away=True)
             self.lines.append(f"!{node} is an old copy, {len(log)} records")
             self.forget_destroyed()
 
@@ -273,7 +275,7 @@ class World:
         for node in self.present():
             if node not in self.partition.replicas:
                 each = self.directories[node]
-                self.directories[node] = Directory(life=each.life)
+                self.directories[node] = Directory(incarnation=each.incarnation)
 
     def is_destroyed(self) -> bool:
         """Whether no member of ISR and ELR has a page."""

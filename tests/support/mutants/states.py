@@ -125,15 +125,19 @@ def _changed_in_the_old_epoch(original, state, old, isr, eligible=(), replicas=N
     return replace(new, leader_epoch=old.leader_epoch)
 
 
-@replaces("newcomer_of_any_life", "embedlog.replication.elections:_is_eligible")
-def _eligible_in_any_life(original, state, node, life):
+@replaces("newcomer_of_any_incarnation", "embedlog.replication.elections:_is_eligible")
+def _eligible_in_any_incarnation(original, state, node, incarnation):
     return True
 
 
-@replaces("observed_in_any_life", "embedlog.replication.state:found")
-def _found_in_any_life(original, state, seen, node):
+@replaces("observed_in_any_incarnation", "embedlog.replication.state:found")
+def _found_in_any_incarnation(original, state, seen, node):
     registered = state.nodes.get(node)
-    same = {each: replace(replica, life=registered.life) for each, replica in seen.items() if registered and each == node}
+    same = {
+        each: replace(replica, incarnation=registered.incarnation)
+        for each, replica in seen.items()
+        if registered and each == node
+    }
     return original(state, same, node)
 
 
