@@ -399,7 +399,7 @@ class Engine:
             self._closer = None
             for partition in self._partitions.values():
                 partition.close()
-            self.context.handles.forget()
+            self.context.handles.close()
             self.transactions.close()
             self.topic_changes.close()
 

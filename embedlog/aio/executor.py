@@ -42,18 +42,19 @@ class Job(Generic[Outcome]):
         """Whether the call raised `error`, and not a cancellation of the task."""
         return self.waiter.done() and not self.waiter.cancelled() and self.waiter.exception() is error
 
-    def run(self) -> None:
-        """On a thread: run the call and deliver its outcome."""
+    def run(self) -> tuple[Outcome | None, BaseException | None] | None:
+        """On a thread: run the call; its outcome or its exception, None if the call was withdrawn."""
         if self._state.setdefault("is", "taken") != "taken":
-            return
-        outcome: Outcome | None = None
-        problem: BaseException | None = None
+            return None
         try:
-            outcome = self._context.run(self._call)
+            return self._context.run(self._call), None
         except StopIteration as error:  # asyncio's futures refuse it
-            problem = RuntimeError(f"a callable raised {error!r}")
+            return None, RuntimeError(f"a callable raised {error!r}")
         except BaseException as error:  # noqa: BLE001  (the thread's edge: the waiting task receives the exception)
-            problem = error
+            return None, error
+
+    def deliver(self, outcome: Outcome | None, problem: BaseException | None) -> None:
+        """Pass what `run` returned to the loop."""
         try:
             self.loop.call_soon_threadsafe(self._deliver, outcome, problem)
         except RuntimeError:
@@ -124,9 +125,11 @@ class Executor:
 
 def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None]) -> None:
     while (job := jobs.get()) is not None:
-        job.run()
-        busy.pop()
-        del job  # an idle thread references no job
+        found = job.run()
+        busy.pop()  # before the delivery: the next call of the loop finds this thread idle
+        if found is not None:
+            job.deliver(*found)
+        del job, found  # an idle thread references no job
 
 
 def _shutdown(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:

@@ -53,7 +53,8 @@ class Bridge:
             raise
         future.add_done_callback(lambda _: jobs.put(None))
         while (job := jobs.get()) is not None:
-            job.run()
+            if (found := job.run()) is not None:
+                job.deliver(*found)
         future.result()
 
     async def serve(self, call: Callable[[], Found]) -> Found:

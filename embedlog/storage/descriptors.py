@@ -2,7 +2,8 @@
 
 DESCRIPTOR-1  a descriptor is closed only if it has no user and the cache is full
 DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its descriptor
-DESCRIPTOR-3  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
+DESCRIPTOR-3  after `close` nothing is kept: a file that a late reader opens is closed when it releases it
+DESCRIPTOR-4  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Handles:
         self._mutex = threading.Lock()
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
+        self._closed = False
 
     def acquire_kept(self, directory: str, base: int, suffix: str) -> Handle | None:
         """As `acquire`, until `release_kept`; None if the limit of kept descriptors is reached. Raises StorageError."""
@@ -82,8 +84,11 @@ class Handles:
                 files.close(fd)
                 there.users += 1
                 return there
-            handle = self._open[key] = Handle(self, fd)
-            self._evict()
+            handle = Handle(self, fd)
+            handle.forgotten = self._closed
+            if not self._closed:
+                self._open[key] = handle
+                self._evict()
             return handle
 
     def _evict(self) -> None:
@@ -98,6 +103,12 @@ class Handles:
             handle.users -= 1
             if handle.forgotten and handle.users == 0:
                 files.close(handle.fd)
+
+    def close(self) -> None:
+        """Close all files, and keep none from now on. Idempotent."""
+        with self._mutex:
+            self._closed = True
+        self.forget()
 
     def forget(self, directory: str | None = None) -> None:
         """Close the files of this directory (None: all files); a file in use closes when its last user releases it."""

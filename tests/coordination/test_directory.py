@@ -12,7 +12,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.storage import file_names, identity
 from embedlog.storage.manifest import Manifest
-from tests.partition.test_consistency import COUNT, PARTITION, QUIET, closed, copied, flip, logs, middle_missing, read, write
+from tests.support.segmented_logs import COUNT, PARTITION, QUIET, closed, copied, flip, logs, middle_missing, read, write
 
 __all__ = ["closed"]
 

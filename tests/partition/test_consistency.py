@@ -24,15 +24,13 @@ from tests.support.segmented_logs import (
     backed_up,
     contents,
     copied,
+    flip,
     in_place,
     killed,
     logs,
+    middle_missing,
     read,
 )
-
-
-def middle_missing(path: Path) -> None:
-    logs(path)[2].unlink()
 
 
 def first_missing(path: Path) -> None:
@@ -115,12 +113,6 @@ def heads(path: Path) -> list[int]:
         found.append(at)
         at += 12 + int(struct.unpack_from(">i", data, at + 8)[0])
     return found
-
-
-def flip(path: Path, position: int, bit: int) -> None:
-    with path.open("r+b") as file:
-        before = os.pread(file.fileno(), 1, position)
-        os.pwrite(file.fileno(), bytes([before[0] ^ 1 << bit]), position)
 
 
 @pytest.mark.parametrize("bit", [0, 3, 10, 20, 33, 62])

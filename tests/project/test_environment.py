@@ -6,6 +6,7 @@ Nothing is deleted early, no lock remains, no process waits for ever; buffered r
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import select
 import signal
@@ -227,6 +228,12 @@ def buffer_some(path: str, count: int) -> None:
 
 
 kept: list[embedlog.Producer] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forkserver() -> None:
+    """The server process of multiprocessing, which keeps a pipe to this process, is started before a test counts descriptors."""
+    multiprocessing.forkserver.ensure_running()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

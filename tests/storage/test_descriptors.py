@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 import embedlog
+from embedlog.storage import file_names
 from embedlog.storage.descriptors import KEPT_DIVISOR, Handles
 
 
@@ -53,3 +57,13 @@ def test_a_consumer_of_many_partitions_leaves_room_to_others(tmp_path: Path) -> 
                 assert sorted(record.partition for record in got) == list(range(40))
                 opened = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in str(path.resolve())]
                 assert len(opened) <= 64
+
+
+def test_after_the_close_a_file_is_closed_when_its_reader_releases_it(tmp_path: Path) -> None:
+    (tmp_path / file_names.file_name(0, file_names.LOG)).write_bytes(b"x")
+    handles = Handles(8)
+    handles.close()
+    with handles.acquire(str(tmp_path), 0, file_names.LOG) as fd:
+        assert os.pread(fd, 1, 0) == b"x"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import embedlog
 from embedlog import TopicPartition
 
@@ -64,3 +66,20 @@ def killed(nursery_path: Path, *, flushed: bool) -> Path:
             os._exit(0)
     os.waitpid(pid, 0)
     return nursery_path
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        before = os.pread(file.fileno(), 1, position)
+        os.pwrite(file.fileno(), bytes([before[0] ^ 1 << bit]), position)
+
+
+def middle_missing(path: Path) -> None:
+    logs(path)[2].unlink()
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    with write(tmp_path / "log") as log:
+        log.backup(tmp_path / "backup")
+    return tmp_path / "log"
