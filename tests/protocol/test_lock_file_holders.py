@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,37 +89,43 @@ def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
         assert sum(1 for _ in log.scan("t").records()) == 2
 
 
-def test_who_leaves_is_taken_for_no_broker_by_who_comes_in_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one out holds `.lock` exclusively: it has to let it go before it opens the door."""
-    real, seen = Directory.release, []
+@pytest.fixture
+def opened_before_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Directory]]:
+    """Start: the first process that releases its locks is delayed until another open has ended; the delayed ones are listed."""
 
-    def late(self: Directory) -> None:
-        if not seen:
-            seen.append(self)
-            with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
-                pass
-        real(self)
+    def start() -> list[Directory]:
+        real, seen = Directory.release, []
 
+        def late(self: Directory) -> None:
+            if not seen:
+                seen.append(self)
+                with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
+                    pass
+            real(self)
+
+        monkeypatch.setattr(Directory, "release", late)
+        return seen
+
+    return start
+
+
+def test_who_leaves_is_taken_for_no_broker_by_who_comes_in_next(
+    tmp_path: Path, opened_before_release: Callable[[], list[Directory]]
+) -> None:
+    """The last process holds `.lock` exclusively. It releases `.lock` before the open lock."""
     log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
-    monkeypatch.setattr(Directory, "release", late)
+    seen = opened_before_release()
     log.close()
     assert seen
 
 
-def test_who_fails_to_come_in_is_taken_for_no_broker_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = Directory.release, []
-
-    def late(self: Directory) -> None:
-        if not seen:
-            seen.append(self)
-            with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
-                pass
-        real(self)
-
+def test_who_fails_to_come_in_is_taken_for_no_broker_either(
+    tmp_path: Path, opened_before_release: Callable[[], list[Directory]]
+) -> None:
     def fails(first: bool) -> None:
         raise KeyError(first)
 
-    monkeypatch.setattr(Directory, "release", late)
+    seen = opened_before_release()
     tmp_path.joinpath("log").mkdir()
     directory = Directory(tmp_path / "log", read_only=False, mode=0o666, lock_timeout_ms=1000, shared="mapped")
     with pytest.raises(KeyError):
