@@ -267,7 +267,7 @@ NULL: Final[Any] = ffi.NULL
 # ---- the append -----------------------------------------------------------------------------------
 
 (APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY,
- MUST_CATCH_UP, NOT_DATA) = range(11)  # fmt: skip
+ MUST_CATCH_UP, NOT_DATA, NOT_LEADER, TOO_FEW) = range(13)  # fmt: skip
 
 
 def known(producer_id: int) -> Any:

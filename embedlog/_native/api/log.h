@@ -6,7 +6,7 @@
 
 /* ---- control pages in memory -------------------------------------------------------------------- */
 
-enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 4, EL_PRODUCER_SLOTS = 128 };
+enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 5, EL_PRODUCER_SLOTS = 128 };
 
 /* Maps EL_PAGE_BYTES of a file that is at least as long; NULL and the code in *error otherwise. At most 16384 mapped pages. */
 uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
@@ -135,14 +135,20 @@ typedef struct {
     int32_t index_fd;
     int32_t time_fd;
     int32_t digest_fd;               /* interval digests; -1: the segment has none */
-    int32_t reserved;
     int32_t append_time;             /* 1: LogAppendTime */
     int32_t process;                 /* process id, for messages */
+    int32_t replicated;              /* 1: the directory belongs to a set, and the next four fields count */
+    int32_t node_slot;               /* bit number of the directory in the ISR */
+    int32_t leader_epoch;            /* the append requires that the page leads in this epoch */
+    int32_t all_in_sync;             /* acks=all: too few members of the decided ISR refuse the append */
+    int32_t reserved;
 } el_writer;
 
 enum el_append_code {
     EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,
-    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8, EL_MUST_CATCH_UP = 9, EL_NOT_DATA = 10 /* a control batch in a run of data */
+    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8, EL_MUST_CATCH_UP = 9, EL_NOT_DATA = 10, /* a control batch in a run of data */
+    EL_NOT_LEADER = 11,              /* the page does not lead in the required epoch, or belongs to a set */
+    EL_TOO_FEW = 12                  /* the decided ISR is smaller than min.insync.replicas */
 };
 
 typedef struct {

@@ -15,6 +15,7 @@
 #include "api/digests.h"
 #include "api/heartbeat.h"
 #include "api/log.h"
+#include "api/replica.h"
 #include "api/system.h"
 #include "api/wait.h"
 #ifdef EMBEDLOG_TEST_BUILD

@@ -11,15 +11,29 @@
 #include <limits.h>
 #include <string.h>
 
+typedef struct {                          /* the argument of an append: a new run, a marker, or batches of a leader */
+    const uint8_t *data;
+    int64_t size;
+    const el_batch *rows;
+    int64_t row_count;
+    const el_ending *ending;
+    const el_leading *source;
+} el_input;
+
 /* ---- one batch ---------------------------------------------------------------------------------- */
+
+static int stamps_time(const el_writer *writer, const el_run *run) { return writer->append_time && !run->source; }
+
+/* The base offset that a batch gets, or has in the leader's log. */
+static int64_t base_of(const el_run *run, const uint8_t *batch) { return run->source ? (int64_t)load_be64(batch) : run->tuple.log_end; }
 
 /* Whether the segment must be rolled before a batch of `size` bytes (format.md 2.8). */
 static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *batch, int64_t size) {
     const el_tuple *tuple = &run->tuple;
-    int64_t last = tuple->log_end + (int32_t)load_be32(batch + LAST_DELTA_AT);
+    int64_t last = base_of(run, batch) + (int32_t)load_be32(batch + LAST_DELTA_AT);
     if (tuple->segment_size == 0)
         return last - tuple->segment_base > INT32_MAX;
-    int64_t newest = writer->append_time ? run->now_ms : (int64_t)load_be64(batch + MAX_TIMESTAMP_AT);
+    int64_t newest = stamps_time(writer, run) ? run->now_ms : (int64_t)load_be64(batch + MAX_TIMESTAMP_AT);
     int64_t waited = tuple->first_timestamp >= 0 && newest >= 0 ? newest - tuple->first_timestamp : run->now_ms - tuple->created_ms;
     return tuple->segment_size > writer->segment_bytes - size || waited > writer->segment_ms - tuple->roll_jitter_ms ||
            (int64_t)tuple->index_entries >= writer->index_bytes / EL_INDEX_ENTRY_SIZE ||
@@ -31,6 +45,8 @@ static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *
 static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size, uint8_t *head) {
     int bytes = STAMPED_BYTES;
     memcpy(head, batch, EL_HEADER_SIZE);
+    if (run->source)
+        return EL_HEADER_SIZE;
     store_be64(head, (uint64_t)run->tuple.log_end);
     store_be32(head + EPOCH_AT, (uint32_t)run->tuple.epoch);
     if (writer->append_time) {
@@ -48,7 +64,7 @@ static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int
 /* The smallest timestamp of the batch; -1: unknown. A header proves it only if all records have the same timestamp. */
 static int64_t min_timestamp_of(const el_writer *writer, el_run *run, const uint8_t *head) {
     const el_batch *row = run->row < run->row_end ? run->row++ : NULL;
-    if (writer->append_time || load_be32(head + RECORDS_AT) == 1)
+    if (stamps_time(writer, run) || load_be32(head + RECORDS_AT) == 1)
         return (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
     return row ? row->min_timestamp : -1;
 }
@@ -68,6 +84,10 @@ static void note_min_timestamp(el_tuple *tuple, int64_t oldest) {
 static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size) {
     el_tuple *tuple = &run->tuple;
     uint8_t *head = run->heads[run->pieces];
+    if (base_of(run, batch) > tuple->log_end) {
+        tuple->log_end = base_of(run, batch);
+        tuple->flags &= ~(uint32_t)EL_GAPLESS;
+    }
     int stamped = stamp(writer, run, batch, size, head);
     run->gathered[2 * run->pieces] = (struct iovec){.iov_base = head, .iov_len = (size_t)stamped};
     run->gathered[2 * run->pieces + 1] = (struct iovec){.iov_base = (void *)(uintptr_t)(batch + stamped), .iov_len = (size_t)(size - stamped)};
@@ -107,20 +127,35 @@ static int64_t write_gathered(const el_writer *writer, el_run *run) {
     return el_entries_write(&run->entries, writer);
 }
 
-/* Takes whole batches from the front of the run until one does not fit. Returns the taken bytes, or an error. */
-static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t *data, int64_t size) {
+/* Whether the next batch of a leader may follow the log end: EL_OK, EL_BEHIND or EL_NEW_EPOCH. */
+static int32_t continues(const el_run *run, const uint8_t *batch) {
+    if (!run->source)
+        return EL_OK;
+    int64_t base = base_of(run, batch);
+    if (base < run->tuple.log_end || (base > run->tuple.log_end && !run->source->gaps_allowed))
+        return EL_BEHIND;
+    return (int32_t)load_be32(batch + EPOCH_AT) > run->source->data_epoch ? EL_NEW_EPOCH : EL_OK;
+}
+
+/* Takes whole batches from the front of the run until one does not fit. Returns the taken bytes, or an error; *stop is why it stopped
+ * before the end. */
+static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t *data, int64_t size, int32_t *stop) {
     int64_t taken = 0;
+    *stop = EL_OK;
     while (taken < size) {
         if (size - taken < EL_HEADER_SIZE)
             return EL_EINVALID;
         int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + SIZE_AT) + AFTER_SIZE;
         if (bytes < EL_HEADER_SIZE || bytes > size - taken)
             return EL_EINVALID;
-        if (!offsets_fit(run->tuple.log_end, (int32_t)load_be32(data + taken + LAST_DELTA_AT), -1))
+        if (!offsets_fit(base_of(run, data + taken), (int32_t)load_be32(data + taken + LAST_DELTA_AT), -1))
             return EL_EINVALID;
         if ((data[taken + ATTRIBUTES_AT + 1] & CONTROL_BATCH) && !run->is_marker)
             return CONTROL_INSIDE;
-        if (must_roll(writer, run, data + taken, bytes))
+        *stop = continues(run, data + taken);
+        if (*stop == EL_OK && must_roll(writer, run, data + taken, bytes))
+            *stop = EL_MUST_ROLL;
+        if (*stop != EL_OK)
             break;
         gather(writer, run, data + taken, bytes);
         taken += bytes;
@@ -134,8 +169,13 @@ static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t 
     return rc < 0 ? rc : taken;
 }
 
-static void start_run(const el_tuple *tuple, el_run *run) {
+static void start_run(const el_tuple *tuple, const el_replica *replica, const el_input *input, el_run *run) {
     run->tuple = *tuple;
+    run->replica = *replica;
+    run->source = input->source;
+    run->is_marker = input->ending != NULL;
+    run->row = input->rows;
+    run->row_end = input->rows ? input->rows + input->row_count : NULL;
     run->now_ms = el_wall_ms();
     run->pieces = 0;
     run->piece_position = tuple->segment_size;
@@ -161,59 +201,82 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
     return first;
 }
 
-/* After an error the files are unchanged or must be repaired. Entries after the published count have no effect. */
-static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
-                          const el_ending *ending, el_appended *out) {
-    el_page *page = page_of(writer);
-    el_tuple before;
-    el_run run;
-    int32_t rc = el_page_read(writer->page, &before);
-    if (rc < 0)
-        return EL_MUST_REMAP;
-    if (before.segment_base != writer->segment_base)
+/* Whether the published state takes the input: EL_OK, or the code of what must happen first. */
+static int32_t check_published(const el_writer *writer, const el_input *input, const el_tuple *tuple, const el_replica *replica) {
+    if (tuple->segment_base != writer->segment_base)
         return EL_MUST_REOPEN;
-    if (before.segment_size && el_page_word(writer->page, EL_WORD_POISON) == before.segment_base + 1)
+    if (tuple->segment_size && el_page_word(writer->page, EL_WORD_POISON) == tuple->segment_base + 1)
         return EL_IS_POISONED;
-    start_run(&before, &run);
-    run.is_marker = ending != NULL;
-    run.row = rows;
-    run.row_end = rows ? rows + row_count : NULL;
-    int64_t taken = take_batches(writer, &run, data, size);
-    if (taken == 0)
-        return EL_MUST_ROLL;
-    int64_t rc_ending = taken > 0 && ending ? el_write_ending(&run, ending) : EL_OK;
-    if (taken < 0 || rc_ending < 0) {
-        int32_t cut = el_truncate(writer->log_fd, before.segment_size);
-        if (cut >= 0)
-            cut = el_entries_undo(&run.entries, writer, &before);
-        rc = (int32_t)(taken < 0 ? taken : rc_ending);
-        return cut < 0 ? EL_MUST_REPAIR : rc == CONTROL_INSIDE ? EL_NOT_DATA : rc;
-    }
-    run.tuple.high_watermark = run.tuple.log_end;
+    if (!input->source)
+        return el_replica_accepts(writer, tuple, replica);
+    if (tuple->epoch > input->source->epoch)
+        return EL_FENCED;
+    return tuple->epoch == input->source->epoch && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_BEHIND;
+}
+
+/* Takes an incomplete append back; the code for the caller. */
+static int32_t undo(const el_writer *writer, const el_run *run, const el_tuple *before, int64_t problem) {
+    int32_t cut = el_truncate(writer->log_fd, before->segment_size);
+    if (cut >= 0)
+        cut = el_entries_undo(&run->entries, writer, before);
+    return cut < 0 ? EL_MUST_REPAIR : problem == CONTROL_INSIDE ? EL_NOT_DATA : (int32_t)problem;
+}
+
+static int32_t publish_run(el_writer *writer, el_run *run, const el_tuple *before, el_appended *out) {
+    el_page *page = page_of(writer);
+    int wrote = run->tuple.log_end > before->log_end;
+    el_raise_high_watermark(&run->tuple, &run->replica, el_committed_end(writer, run));
     el_page_enter(writer->page, 1);
-    int first = mark_unsynced(writer, &before, out);
-    out->seen = el_touch_producers(page, &run);
-    out->next_sequence = run.next_sequence;
-    el_page_publish(writer->page, &run.tuple, writer->directory);
+    int first = wrote && mark_unsynced(writer, before, out);
+    out->seen = el_touch_producers(page, run);
+    out->next_sequence = run->next_sequence;
+    el_page_publish_replica(writer->page, &run->tuple, &run->replica, writer->directory);
     atomic_thread_fence(memory_order_seq_cst);
-    if (!first && atomic_load(&page->words[EL_WORD_DURABLE]) >= before.log_end)
-        mark_unsynced(writer, &before, out);
-    if (el_page_leave(writer->page, 1) < 0)
-        return EL_MUST_REPAIR;
+    if (wrote && !first && atomic_load(&page->words[EL_WORD_DURABLE]) >= before->log_end)
+        mark_unsynced(writer, before, out);
+    return el_page_leave(writer->page, 1) < 0 ? EL_MUST_REPAIR : EL_APPENDED;
+}
+
+/* After an error the files are unchanged or must be repaired. Entries after the published count have no effect. */
+static int32_t append_run(el_writer *writer, const el_input *input, el_appended *out) {
+    el_tuple before;
+    el_replica replica;
+    el_run run;
+    int32_t stop;
+    if (el_page_read_replica(writer->page, &before, &replica) < 0)
+        return EL_MUST_REMAP;
+    int32_t rc = check_published(writer, input, &before, &replica);
+    if (rc != EL_OK)
+        return rc;
+    start_run(&before, &replica, input, &run);
+    int64_t taken = take_batches(writer, &run, input->data, input->size, &stop);
+    if (taken == 0 && !(input->source && stop == EL_OK))    /* the empty run of a leader carries its high watermark */
+        return stop == EL_OK ? EL_EINVALID : stop;
+    int64_t ended = taken > 0 && input->ending ? el_write_ending(&run, input->ending) : EL_OK;
+    if (taken < 0 || ended < 0)
+        return undo(writer, &run, &before, taken < 0 ? taken : ended);
+    rc = publish_run(writer, &run, &before, out);
+    if (rc != EL_APPENDED)
+        return rc;
     out->base_offset = before.log_end;
     out->next_offset = run.tuple.log_end;
     out->consumed = taken;
     out->position = before.segment_size;
-    out->append_time_ms = writer->append_time ? run.now_ms : -1;
+    out->append_time_ms = stamps_time(writer, &run) ? run.now_ms : -1;
     return EL_APPENDED;
 }
 
 int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_appended *out) {
-    return append_run(writer, data, size, rows, row_count, NULL, out);
+    return append_run(writer, &(el_input){data, size, rows, row_count, NULL, NULL}, out);
 }
 
 int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out) {
-    return append_run(writer, marker, size, NULL, 0, ending, out);
+    return append_run(writer, &(el_input){marker, size, NULL, 0, ending, NULL}, out);
+}
+
+int32_t el_follow(el_writer *writer, const el_leading *source, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
+                  const el_ending *ending, el_appended *out) {
+    return append_run(writer, &(el_input){data, size, rows, row_count, ending, source}, out);
 }
 
 int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
@@ -224,7 +287,7 @@ int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el
     if (known && el_must_catch_up(writer, data, size, known))
         rc = EL_MUST_CATCH_UP;
     else
-        rc = append_run(writer, data, size, rows, row_count, NULL, out);
+        rc = el_append_held(writer, data, size, rows, row_count, out);
     if (known && rc == EL_APPENDED)
         el_known_advance(known, data, out);
     el_append_end(writer, rc == EL_MUST_REPAIR);

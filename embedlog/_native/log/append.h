@@ -29,6 +29,8 @@ enum {
 
 typedef struct {                          /* a running append: none of it is published yet */
     el_tuple tuple;
+    el_replica replica;
+    const el_leading *source;              /* NULL: the run is new here; else the batches are those of a leader */
     int64_t now_ms;
     int pieces;
     int64_t piece_position;               /* file position of the gathered pieces */
@@ -41,6 +43,13 @@ typedef struct {                          /* a running append: none of it is pub
     const el_batch *row, *row_end;        /* rows of the next batches, with what their encoder knows */
     int32_t next_sequence;
 } el_run;
+
+/* Whether the page accepts a new run of this writer: EL_OK, EL_NOT_LEADER or EL_TOO_FEW. */
+int32_t el_replica_accepts(const el_writer *writer, const el_tuple *tuple, const el_replica *replica);
+/* Raises the high watermark to `end`, and to nothing while the decided ISR is too small. In one directory: to the log end. */
+void el_raise_high_watermark(el_tuple *tuple, el_replica *replica, int64_t end);
+/* The end to which the publication of this run commits: of a follower the leader's mark, of a leader with followers the present one. */
+int64_t el_committed_end(const el_writer *writer, const el_run *run);
 
 /* Notes a batch with a producer for readers and other appenders: it may open a transaction, and it changes a producer slot. */
 void el_note_producer(el_run *run, const uint8_t *head);

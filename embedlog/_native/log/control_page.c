@@ -4,14 +4,15 @@
  * CPAGE-2  a writer fills the other slot first, so the published slot is complete even if the writer is killed
  * CPAGE-3  a reader copies a slot and then checks `sequence` and the checksum. A tuple with impossible numbers is rejected, so that sums
  *          of its numbers never overflow, whichever process wrote the page
- * CPAGE-4  only the holder of the append lock publishes */
+ * CPAGE-4  only the holder of the append lock publishes
+ * CPAGE-5  a publication of the tuple alone keeps the replica state; in a set it never raises the high watermark (REPLICA-10) */
 #include "codec/batch.h"
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
 #include <string.h>
 
-static uint32_t check_of(const el_tuple *tuple) { return el_crc32c(0, (const uint8_t *)tuple, sizeof *tuple); }
+static uint32_t check_of(const el_slot *slot) { return el_crc32c(0, (const uint8_t *)slot, offsetof(el_slot, check)); }
 
 static int same_identity(const el_identity *one, const el_identity *other) {
     return memcmp(one->incarnation, other->incarnation, 16) == 0 && memcmp(one->topic_id, other->topic_id, 16) == 0 &&
@@ -47,8 +48,10 @@ static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *t
     atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
     invalidate_producers(raw);
     uint64_t next = atomic_load(&page->sequence) + 1;
-    page->slots[next & 1].tuple = *tuple;
-    page->slots[next & 1].check = check_of(tuple);
+    el_slot *slot = &page->slots[next & 1];
+    slot->tuple = *tuple;
+    slot->replica = (el_replica){.stable_at = -1, .stable_next = -1, .leader = -1};
+    slot->check = check_of(slot);
     atomic_store(&page->sequence, next);
     atomic_thread_fence(memory_order_seq_cst);
     page->magic = EL_PAGE_MAGIC;
@@ -106,35 +109,52 @@ static int possible(const el_tuple *tuple) {
            within(tuple->bytes_since_entry, 0, INT64_MAX - INT32_MAX);
 }
 
-static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
+static int possible_replica(const el_slot *slot) {
+    const el_replica *replica = &slot->replica;
+    return within(replica->role, EL_ROLE_NONE, EL_ROLE_FOLLOWER) && within(replica->epoch_start, 0, LOG_OFFSET_MAX) &&
+           within(replica->stable_at, -1, LOG_OFFSET_MAX) && within(replica->stable_next, -1, LOG_OFFSET_MAX);
+}
+
+static int32_t read_slot(const uint8_t *raw, el_slot *out) {
     el_page *page = as_page(raw);
     for (int tries = 0; tries < EL_READ_TRIES; tries++) {
         uint64_t sequence = atomic_load_explicit(&page->sequence, memory_order_acquire);
-        const el_slot *slot = &page->slots[sequence & 1];
-        uint32_t check = slot->check;
-        memcpy(out, (const void *)&slot->tuple, sizeof *out);
+        memcpy(out, (const void *)&page->slots[sequence & 1], sizeof *out);
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&page->sequence, memory_order_relaxed) != sequence)
             continue;
-        if (check_of(out) == check)
-            return possible(out) ? EL_OK : EL_ECORRUPT;
+        if (check_of(out) == out->check)
+            return possible(&out->tuple) && possible_replica(out) ? EL_OK : EL_ECORRUPT;
     }
     return EL_ECORRUPT;
 }
 
-static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
+    el_slot slot;
+    int32_t rc = read_slot(raw, &slot);
+    *out = slot.tuple;
+    return rc;
+}
+
+/* Without `replica` its present state is kept (CPAGE-5). */
+static int32_t publish(uint8_t *raw, const el_tuple *tuple, const el_replica *replica, uint8_t *directory) {
     el_page *page = as_page(raw);
     uint64_t next = atomic_load_explicit(&page->sequence, memory_order_relaxed) + 1;
+    const el_slot *present = &page->slots[(next - 1) & 1];
     if (el_is_mutant(EL_TORN_PUBLISH)) {                /* changes the size alone, in place: violates CPAGE-1 */
         el_slot *now = &page->slots[(next - 1) & 1];
         now->tuple.segment_base = tuple->segment_base;
         now->tuple.segment_size = tuple->segment_size;
-        now->check = check_of(&now->tuple);
+        now->check = check_of(now);
         el_point("torn-publish");
     }
     atomic_thread_fence(memory_order_release);          /* the slot changes after the previous store of `sequence`, never before */
-    page->slots[next & 1].tuple = *tuple;
-    page->slots[next & 1].check = check_of(tuple);
+    el_slot *slot = &page->slots[next & 1];
+    slot->tuple = *tuple;
+    slot->replica = replica ? *replica : present->replica;
+    if (!replica && present->replica.role != EL_ROLE_NONE && tuple->high_watermark > present->tuple.high_watermark)
+        slot->tuple.high_watermark = present->tuple.high_watermark;
+    slot->check = check_of(slot);
     el_point("before-publish");
     atomic_store_explicit(&page->sequence, next, memory_order_release);
     el_point("after-publish");
@@ -194,6 +214,16 @@ int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
     return rc;
 }
 
+int32_t el_page_read_replica(const uint8_t *raw, el_tuple *tuple, el_replica *replica) {
+    el_slot slot;
+    el_page_enter(raw, 0);
+    int32_t rc = read_slot(raw, &slot);
+    el_page_leave(raw, 0);
+    *tuple = slot.tuple;
+    *replica = slot.replica;
+    return rc;
+}
+
 int32_t el_page_notify(uint8_t *raw) {
     int32_t rc = el_page_enter(raw, 1);
     if (rc == EL_OK && !el_is_mutant(EL_NO_NOTICE))
@@ -211,7 +241,13 @@ int64_t el_page_notice(const uint8_t *raw) {
 
 int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
     el_page_enter(raw, 1);
-    int32_t rc = publish(raw, tuple, directory), put = el_page_leave(raw, 1);
+    int32_t rc = publish(raw, tuple, NULL, directory), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_page_publish_replica(uint8_t *raw, const el_tuple *tuple, const el_replica *replica, uint8_t *directory) {
+    el_page_enter(raw, 1);
+    int32_t rc = publish(raw, tuple, replica, directory), put = el_page_leave(raw, 1);
     return rc < 0 ? rc : put;
 }
 

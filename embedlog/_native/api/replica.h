@@ -1,0 +1,62 @@
+/* The replica half of the core: the part of a control page that concerns a set of directories, the copy of batches, the commit.
+ * No preprocessor directive in here: cffi and the C compiler read the same text.
+ *
+ * Every function returns >= 0, or EL_E... from codec.h, or -(1000 + errno). */
+
+enum el_role {
+    EL_ROLE_NONE = 0,                /* the partition has one directory; or the page was made anew, and serves nothing in a set */
+    EL_ROLE_LEADER = 1,
+    EL_ROLE_FOLLOWER = 2
+};
+
+/* The replica state in a control page. It changes in the same store as the tuple, whose `epoch` is the leader epoch. */
+typedef struct {
+    int64_t epoch_start;             /* of a leader: first offset of its epoch */
+    int64_t stable_at;               /* `stable_next` becomes the first unstable offset when the high watermark reaches this; -1 none */
+    int64_t stable_next;
+    uint64_t maximal_isr;            /* of a leader: all members for which the high watermark waits, a bit for each directory */
+    uint64_t decided_isr;            /* of a leader: the ISR of the installed decision */
+    int32_t role;                    /* an el_role */
+    int32_t leader;                  /* node of the leader, -1 none */
+    int32_t partition_epoch;         /* number of the installed decision */
+    int32_t min_in_sync;             /* min.insync.replicas: a smaller decided ISR stops the high watermark */
+} el_replica;
+
+/* Copies the published tuple and the replica state of the same publication: 0, or EL_ECORRUPT. */
+int32_t el_page_read_replica(const uint8_t *page, el_tuple *tuple, el_replica *replica);
+/* Publishes both by one store. REQUIRES: the append lock. */
+int32_t el_page_publish_replica(uint8_t *page, const el_tuple *tuple, const el_replica *replica, uint8_t *directory);
+
+enum el_follow_code {
+    EL_FENCED = 20,                  /* the page is in a later epoch than the source */
+    EL_BEHIND = 21,                  /* the page is in an earlier epoch, or is no follower, or its log end differs from the first batch */
+    EL_NEW_EPOCH = 22                /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
+};
+
+typedef struct {                     /* a leader, as the source of batches */
+    int64_t high_watermark;
+    int32_t epoch;
+    int32_t data_epoch;              /* latest epoch in the follower's leader-epoch-checkpoint */
+    int32_t gaps_allowed;            /* 1: offsets may be missing between batches, as after a compaction */
+    int32_t reserved;
+} el_leading;
+
+/* Appends whole batches of a leader unchanged, from the front of `run`: as many as the active segment takes. Publishes the log end and
+ * the high watermark. With an `ending` the run is one marker. An empty run publishes the high watermark only. Returns EL_APPENDED, an
+ * el_append_code or an el_follow_code; in every other case nothing is published. The caller has checked the batches (CRC, chain).
+ * REQUIRES: el_append_begin on the follower. */
+int32_t el_follow(el_writer *writer, const el_leading *leading, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count,
+                  const el_ending *ending, el_appended *out);
+
+typedef struct {                     /* the control page of a member of the ISR */
+    const uint8_t *page;
+    const char *path;                /* of the page's file: a mapped page that was replaced does not count */
+    int64_t device;
+    int64_t inode;
+    int32_t node_slot;
+    int32_t reserved;
+} el_member;
+
+/* Raises the leader's high watermark to the smallest log end of the maximal ISR, if each of its members is given, and follows in the
+ * leader's epoch. *high_watermark is the resulting one. Returns 0 or EL_NOT_LEADER. REQUIRES: el_append_begin on the leader. */
+int32_t el_commit(el_writer *leader, const el_member *members, int64_t count, int64_t *high_watermark);

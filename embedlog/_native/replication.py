@@ -1,0 +1,108 @@
+"""The replica state of control pages, the copy of a leader's batches, and the commit, in the C core.
+
+NATIVEREPLICA-1  results are numbers, codes are those of the C core (``api/replica.h``, ``api/log.h``); this module knows no topics
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from embedlog._native.calls import errno_of, ffi, lib
+from embedlog._native.system import Page, Published, Writer
+from embedlog.errors import StorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
+FENCED, BEHIND, NEW_EPOCH = 20, 21, 22
+NODES_MAX: Final = 64  # bits of an ISR
+
+_FIELDS: Final = struct.Struct("=3q2Q4i")  # el_replica
+assert _FIELDS.size == ffi.sizeof("el_replica")
+_PUBLISHED_FIELDS: Final = struct.Struct("=16qQi5IQ")
+
+
+class Replica(NamedTuple):
+    """The replica state of a control page: see `el_replica` in api/replica.h."""
+
+    epoch_start: int = 0
+    stable_at: int = -1
+    stable_next: int = -1
+    maximal_isr: int = 0
+    decided_isr: int = 0
+    role: int = ROLE_NONE
+    leader: int = -1
+    partition_epoch: int = 0
+    min_in_sync: int = 1
+
+
+class Leading(NamedTuple):
+    """A leader as the source of batches: see `el_leading` in api/replica.h."""
+
+    high_watermark: int
+    epoch: int
+    data_epoch: int
+    gaps_allowed: bool
+
+
+def read(page: Page) -> tuple[Published, Replica] | None:
+    """The published tuple and the replica state of one publication; None if the page is not readable."""
+    tuple_buffer, replica_buffer = ffi.new("el_tuple *"), ffi.new("el_replica *")
+    if lib.el_page_read_replica(page.raw, tuple_buffer, replica_buffer) < 0:
+        return None
+    published = Published._make(_PUBLISHED_FIELDS.unpack(ffi.buffer(tuple_buffer)))
+    return published, Replica._make(_FIELDS.unpack(ffi.buffer(replica_buffer)))
+
+
+def publish(page: Page, published: Published, replica: Replica, directory: Page | None) -> None:
+    """Publish both by one store. REQUIRES the append lock. Raises StorageError."""
+    shared = directory.raw if directory else ffi.NULL
+    new = ffi.new("el_tuple *", tuple(published)), ffi.new("el_replica *", tuple(replica))
+    code = int(lib.el_page_publish_replica(page.raw, *new, shared))
+    if code < 0:
+        raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
+
+
+def require_leader(writer: Writer, node_slot: int, leader_epoch: int, *, all_in_sync: bool) -> None:
+    """Let the writer append only while its page leads in this epoch. REQUIRES the partition's mutex."""
+    raw = writer.raw
+    raw.replicated, raw.node_slot, raw.leader_epoch, raw.all_in_sync = 1, node_slot, leader_epoch, all_in_sync
+
+
+def follow(writer: Writer, leading: Leading, run: Buffer, start: int, rows: Any, ending: Any = ffi.NULL) -> int:
+    """Append run[start:] of a leader unchanged; returns a code of `system` or of this module, and fills `writer.out`.
+
+    An empty run publishes the high watermark only. REQUIRES `Writer.begin`, and batches that were checked.
+    """
+    source = ffi.new("el_leading *", leading)
+    with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
+        return int(lib.el_follow(writer.raw, source, view + start, len(view) - start, numbers, len(numbers), ending, writer.out))
+
+
+class Members:
+    """The control pages of the followers of one partition, for `commit`. Threads: REQUIRES the leader's mutex."""
+
+    def __init__(self, members: Sequence[tuple[int, Page, Path, int, int]]) -> None:
+        """`members`: slot, page, path, device and inode of each page."""
+        self._pages = [page for _, page, _, _, _ in members]  # referenced while the C core may read them
+        self._paths = [ffi.new("char[]", os.fsencode(path)) for _, _, path, _, _ in members]
+        rows = zip(members, self._paths, strict=True)
+        self._raw = ffi.new(
+            "el_member[]",
+            [
+                {"page": page.raw, "path": name, "device": device, "inode": inode, "node_slot": slot}
+                for (slot, page, _, device, inode), name in rows
+            ],
+        )
+        self._mark = ffi.new("int64_t *")
+
+    def commit(self, writer: Writer) -> tuple[int, int]:
+        """(code, high watermark): raise the leader's high watermark. REQUIRES `Writer.begin` on the leader."""
+        code = int(lib.el_commit(writer.raw, self._raw, len(self._pages), self._mark))
+        return code, int(self._mark[0])
