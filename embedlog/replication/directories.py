@@ -6,19 +6,18 @@ NODE-2  a directory that was not closed in order has a new incarnation. It leave
 NODE-3  the number of a node is never used again
 NODE-4  voters change one at a time, after the previous change is settled; one voter is always left
 NODE-5  a directory leaves the set after no partition names it
+NODE-6  a new directory gets the smallest slot that no present directory has. No page that counts contains the bit of a directory
+    that left, because no partition names it
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from embedlog.replication.elections import Decision, best, changed, complete, elected
 from embedlog.replication.events import Add, Found, Identity, Observed, Refusal, Register, Retire, SetVoter
-from embedlog.replication.records import Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
+from embedlog.replication.records import SLOTS, Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
 from embedlog.replication.state import State
-
-DIRECTORIES_MAX: Final = 64  # bits of the ISR in a control page
 
 
 def register(state: State, event: Register) -> Decision:
@@ -76,15 +75,16 @@ def add(state: State, event: Add) -> Decision:
         return Refusal.INVALID_REGISTRATION
     if identity.node <= state.highest_node:
         return Refusal.DUPLICATE_BROKER_REGISTRATION
-    if len(state.nodes) == DIRECTORIES_MAX:
+    if len(state.nodes) == SLOTS:
         return Refusal.TOO_MANY_DIRECTORIES
     if event.voter and not event.settled:
         return Refusal.VOTERS_CHANGING
     if not event.voter and not state.voters:
         return Refusal.LAST_VOTER
+    slot = min(set(range(SLOTS)).difference(each.slot for each in state.nodes.values()))
     new = RegisterBroker(
         identity.node, identity.incarnation, event.offset, identity.directory, identity.path, identity.rack,
-        voter=event.voter, replicas=event.replicas, generation=identity.generation,
+        voter=event.voter, replicas=event.replicas, generation=identity.generation, slot=slot,
     )  # fmt: skip
     return Refusal.INVALID_REGISTRATION if _is_used(state, new) else (new,)
 

@@ -23,13 +23,14 @@ NO_LEADER: Final = -1
 TOPIC: Final = 2  # kinds of a Config record
 NODE: Final = 4
 FRAME_VERSION: Final = 1
+SLOTS: Final = 64  # bits of the ISR in a control page
 
 Tags: TypeAlias = tuple[tuple[int, bytes], ...]
 Value = TypeVar("Value")
 
 _BYTE: Final = struct.Struct(">b")
 _DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
-_VOTER, _GENERATION, _PATH = 10000, 10001, 10002
+_VOTER, _GENERATION, _PATH, _SLOT = 10000, 10001, 10002, 10003
 _RECOVERING, _ELR = 0, 1  # tags of Partition
 _LEADER_INCARNATION = 10000
 _CORDONED_VERSION = 4
@@ -42,6 +43,7 @@ class RegisterBroker:
     `broker_epoch` is the offset of that registration.
 
     `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory takes no further ones.
+    `slot` is the bit of the directory in the ISR of control pages, 0 to 63. It is unique among the present directories.
     """
 
     TYPE: ClassVar[int] = 0
@@ -56,6 +58,7 @@ class RegisterBroker:
     replicas: bool = True
     leaving: bool = False
     generation: int = 0
+    slot: int = 0
     others: Tags = ()
 
 
@@ -195,6 +198,8 @@ def _encode_register(record: RegisterBroker) -> Encoded:
     if not record.replicas:
         tags.append((_CORDONED, _uuids([record.directory])))
     tags += [(_VOTER, bytes((record.voter,))), (_GENERATION, NUMBER.pack(record.generation)), (_PATH, _string(record.path))]
+    if record.slot:
+        tags.append((_SLOT, bytes((record.slot,))))
     return (3 if record.replicas else _CORDONED_VERSION), body, tags
 
 
@@ -323,11 +328,12 @@ def _register(reader: Flexible) -> RegisterBroker:
     if len(directories) != 1 or cordoned not in ((), directories):
         raise ValueError(f"{len(directories)} log directories, {len(cordoned)} cordoned, for one node")
     voter, generation = fields.take(_VOTER, _flag), fields.take(_GENERATION, _number)
-    path, others = fields.take(_PATH, Flexible.string), fields.others()
+    path, slot = fields.take(_PATH, Flexible.string), fields.take(_SLOT, _slot) or 0
+    others = fields.others()
     if generation is None or path is None or voter is None or generation < 0:
         raise ValueError("voter, generation or path is missing")
     return RegisterBroker(
-        node, incarnation, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, others
+        node, incarnation, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, slot, others
     )
 
 
@@ -413,6 +419,13 @@ def _flag(reader: Flexible) -> bool:
     if byte > 1:
         raise ValueError(f"{byte} instead of 0 or 1")
     return bool(byte)
+
+
+def _slot(reader: Flexible) -> int:
+    slot = reader.fixed(1)[0]
+    if not 0 < slot < SLOTS:
+        raise ValueError(f"slot {slot}")
+    return slot
 
 
 def _read_uuids(reader: Flexible) -> tuple[UUID, ...]:

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from embedlog.replication.directories import DIRECTORIES_MAX
 from embedlog.replication.events import (
     Add,
     CreateTopic,
@@ -20,7 +19,7 @@ from embedlog.replication.events import (
     Retire,
     SetVoter,
 )
-from embedlog.replication.records import NO_LEADER, RegisterBroker, Tombstone, UnregisterBroker, key_of
+from embedlog.replication.records import NO_LEADER, SLOTS, RegisterBroker, Tombstone, UnregisterBroker, key_of
 from embedlog.replication.state import State, apply
 from tests.support.replica_sets import (
     CLUSTER,
@@ -164,7 +163,7 @@ def test_the_first_directory_votes() -> None:
 
 def test_a_directory_is_added_as_it_describes_itself() -> None:
     (found,) = decided(a_set(), Add(identity(7, rack="a"), 55, voter=False, replicas=False))
-    wanted = RegisterBroker(7, incarnation(7), 55, identity(7).directory, "/disk7/log", "a", voter=False, replicas=False)
+    wanted = RegisterBroker(7, incarnation(7), 55, identity(7).directory, "/disk7/log", "a", voter=False, replicas=False, slot=3)
     assert found == wanted
     assert after(a_set(), Add(identity(7), 55, replicas=False)).usable() == dict.fromkeys((1, 2, 3))
 
@@ -190,10 +189,16 @@ def test_a_new_directory_without_vote_does_not_wait_for_voters() -> None:
 
 
 def test_a_set_has_at_most_as_many_directories_as_a_page_has_bits() -> None:
-    state = a_set(range(DIRECTORIES_MAX))
+    state = a_set(range(SLOTS))
     assert refused(state, Add(identity(99), 0)) is Refusal.TOO_MANY_DIRECTORIES
     state = after(state, Retire(0))
     assert after(state, Add(identity(99), 0)).highest_node == 99
+
+
+def test_a_new_directory_has_the_smallest_free_slot() -> None:
+    state = after(after(a_set(range(1, 5)), Retire(2)), Add(identity(9), 0))
+    assert [state.nodes[node].slot for node in (1, 3, 4, 9)] == [0, 2, 3, 1]
+    assert after(state, Add(identity(10), 0)).nodes[10].slot == 4
 
 
 def test_a_number_is_never_used_again() -> None:

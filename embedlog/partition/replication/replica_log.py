@@ -94,9 +94,7 @@ class ReplicaLog:
             end = agreed_end(checkpoints.read_epochs(held.path / file_names.EPOCHS), now.log_end, epoch_end)
             if end < now.log_end:
                 now = truncate.cut_to(held, end)
-            changed = replica._replace(
-                maximal_isr=0, decided_isr=0, role=replication.ROLE_FOLLOWER, leader=leader, epoch_start=0
-            )
+            changed = replica._replace(maximal_isr=0, decided_isr=0, role=replication.ROLE_FOLLOWER, leader=leader, epoch_start=0)
             now = now._replace(epoch=epoch, high_watermark=min(now.high_watermark, end))
             self._publish(held, now, changed)
         return end
