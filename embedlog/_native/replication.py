@@ -1,6 +1,6 @@
 """The replica state of control pages, the copy of a leader's batches, and the commit, in the C core.
 
-NATIVEREPLICA-1  results are numbers, codes are those of the C core (``api/replica.h``, ``api/log.h``); this module knows no topics
+NATIVEREPLICA-1  results are numbers, codes are those of the C core (api/replica.h, api/log.h); this module knows no topics
 """
 
 from __future__ import annotations
