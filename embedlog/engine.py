@@ -1,8 +1,9 @@
-"""One open log directory: its topics by name, its partitions by number, and the lifetime of everything opened in it.
+"""One open log: its topics by name, its partitions by number, and the lifetime of everything opened in it.
 
-ENGINE-1  opening reads one file of topics; a partition is opened when it is first used
+ENGINE-1  an engine has at least one directory. With one, its topics and partitions are those of that directory; only `topic`,
+    `_opened` and `all_partitions` decide which directory serves a topic or a partition
 ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
-ENGINE-3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
+ENGINE-3  closing is idempotent; an error in one directory does not keep the others open
 ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process), handles of this process
 ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was acquired
 """
@@ -21,23 +22,13 @@ from typing import Final, NoReturn, Protocol
 from embedlog._native import system
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
-from embedlog.coordination import topic_directories
-from embedlog.coordination.directory import Directory
 from embedlog.coordination.groups.group_coordinator import Groups
-from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.coordination.transactions.transaction_coordinator import Transactions
-from embedlog.errors import (
-    ClosedError,
-    EmbedlogError,
-    ForkedError,
-    ReadOnlyError,
-    UnknownTopicOrPartitionError,
-)
-from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
+from embedlog.errors import ClosedError, ForkedError, UnknownTopicOrPartitionError
+from embedlog.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
-from embedlog.storage import file_names, files, location
-from embedlog.storage.descriptors import Handles
-from embedlog.topic import Topic, TopicRegistry, is_internal
+from embedlog.storage import files
+from embedlog.topic import Topic, is_internal
 
 logger = logging.getLogger("embedlog")
 
@@ -54,130 +45,39 @@ class Service(Protocol):
 
 
 class Engine:
-    """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
+    """An open log. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
-    def __init__(self, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
-        self.path = path
+    def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig) -> None:
+        self.path = paths[0]
         self.read_only = read_only
         self.config = config
         self.children = Children()
         self._pid = os.getpid()
         self._closed = False
-        self._half_deleted = False  # whether the first process found an interrupted deletion
         self._closer: int | None = None
         self._mutex = threading.RLock()
-        self._partitions: dict[tuple[str, int], Partition] = {}
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
-        system.guard()
-        mode = self.config.file_mode
-        location.enter(self.path, read_only=read_only, create=create, mode=mode)
-        self.registry = TopicRegistry(self.path, mode)
-        self.registry.moving = self._topics_moving
-        self.registry.word = self.mapped_topics_version
-        self.directory = Directory(
-            self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
-        )
         with contextlib.ExitStack() as undo:
-            self.topic_changes = TopicChanges(self)
-            undo.callback(self.topic_changes.close)
-            undo.callback(self.directory.release)
-            self.directory.enter(self._prepare)
-            self.context = self._make_context()
+            self.directories = [LogDirectory(self, path, read_only=read_only, create=create, config=config) for path in paths]
+            self.home = self.directories[0]  # the only one of a log without replicas
+            self.registry = self.home.registry
+            self._partitions: Mapping[tuple[str, int], Partition] = self.home.partitions
+            for directory in self.directories:
+                undo.callback(directory.release)
+                directory.enter()
             self.transactions: Transactions = Transactions(self)
             undo.callback(self.transactions.close)
             self.groups: Groups = Groups(self, self.transactions)
             undo.callback(self.close)
-            if self._half_deleted:
-                self._finish_deletions()
+            for directory in self.directories:
+                directory.finish_deletions()
             _open_engines.add(self)
             undo.pop_all()
 
     def attach(self, service: Service) -> None:
         """Stop this service when the engine is closed."""
         self._services.append(service)
-
-    # ---- open ------------------------------------------------------------------------------------
-
-    def _prepare(self, first: bool) -> None:
-        """Under the open lock: read the topics, and as the first process complete interrupted changes."""
-        if first:
-            files.remove_temporaries(self.path, files.listing(self.path))
-        self.registry.load()
-        if not (first or self.read_only):
-            return
-        found = topic_directories.scan_directories(self.path)
-        linked = files.links(self.path)
-        for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
-            topic_directories.check_link(path, self.config.follow_links)
-        if self.read_only:
-            changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
-            self.registry.change_in_memory(changes.topics, changes.removed)
-            return
-        changes = topic_directories.registry_changes(self._known(), found, foreign=self.directory.foreign)
-        if changes.topics or changes.removed:
-            self.registry.change(changes.topics, changes.removed)
-        for topic in self.registry.unfinished():
-            if topic.state == "deleting":
-                self._half_deleted = True
-            else:
-                self.topic_changes.finish_creation(topic)
-        if self.directory.foreign:
-            self._forget_marks(found)
-
-    def _finish_deletions(self) -> None:
-        """Complete interrupted deletions. Needs open partitions, because committed offsets of groups are deleted too."""
-        try:
-            with self.topic_changes.begin(self.config.lock_timeout_ms / 1000):
-                pass
-        except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
-            logger.warning("the deletion of a topic is incomplete: %s", problem)
-
-    def _known(self) -> dict[str, Topic]:
-        return {topic.name: topic for topic in self.registry.all()}
-
-    @staticmethod
-    def _forget_marks(found: topic_directories.Directories) -> None:
-        """Remove DIRTY marks, which are invalid after foreign use."""
-        for numbers in found.live.values():
-            for path in numbers.values():
-                files.unlink(path / file_names.DIRTY, missing_ok=True)
-
-    def _make_context(self) -> Context:
-        directory, shares = self.directory, Shares.of(self.config.max_open_files)
-        return Context(
-            self.path,
-            directory.incarnation,
-            directory.page,
-            read_only=self.read_only,
-            clean=directory.clean,
-            foreign=directory.foreign,
-            visit=directory.visit,
-            locked=self.config.shared == "locks",
-            mode=self.config.file_mode,
-            lock_timeout_ms=self.config.lock_timeout_ms,
-            producer_expiration_ms=self.config.producer_id_expiration_ms,
-            decompressed_max=self.config.max_decompressed_batch_bytes,
-            seen=directory.seen,
-            recovery_points=CheckpointedOffsets(self.path / file_names.RECOVERY_POINTS),
-            log_starts=CheckpointedOffsets(self.path / file_names.LOG_STARTS),
-            cleaned=CheckpointedOffsets(self.path / file_names.CLEANER),
-            check_open=self.check_open,
-            handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
-            writers=KeptDescriptors(shares.writers),
-            syncers=KeptDescriptors(shares.syncers),
-            refresh=self._refresh_live if self.read_only else None,
-            held_lock=None if self.read_only else directory.held_lock,
-            reacquire=directory.reacquire,
-        )
-
-    def _refresh_live(self) -> bool:
-        """For a reader: whether a process writes here now, and its incarnation."""
-        live = self.directory.refresh()
-        self.context.incarnation, self.context.directory_page = self.directory.incarnation, self.directory.page
-        self.context.clean, self.context.foreign = self.directory.clean, self.directory.foreign
-        self.context.seen, self.context.visit = self.directory.seen, self.directory.visit
-        return live
 
     # ---- topics and partitions -------------------------------------------------------------------
 
@@ -189,31 +89,22 @@ class Engine:
             raise ClosedError("the log was closed; open it again with embedlog.open(path)", path=self.path)
 
     def check_writable(self) -> None:
-        self.check_open()
-        if self.read_only:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
-        self.directory.check_lock()
-
-    def _topics_moving(self, done: bool) -> None:
-        """Wake the processes that follow the topics."""
-        page = self.directory.page
-        if page is not None and page.writable:
-            page.move_topics(done)
+        """Raises ReadOnlyError, ClosedError, and StorageError if the directory or its lock file was replaced."""
+        self.home.check_writable()
 
     def topics_version(self) -> int:
         """A number that changes with each change of topics; odd during a change, or if no page reports changes."""
-        page = self.context.directory_page
+        page = self.home.context.directory_page
         return 1 if page is None else page.topics()
 
     def mapped_topics_version(self) -> int:
         """`topics_version` where reading it costs less than a `stat`, otherwise 1."""
-        page = self.directory.page
-        return 1 if page is None or page.locked else page.topics()
+        return self.home.mapped_topics_version()
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""
         if self.registry.refresh():
-            self.refresh_partitions()
+            self.home.refresh_partitions()
         return self.registry.live(name)
 
     def topic_names(self, include_internal: bool = True) -> list[str]:
@@ -223,31 +114,15 @@ class Engine:
 
     def refresh_topics(self) -> None:
         """Apply changes of other processes; partitions of deleted topics are closed. Raises ClosedError."""
-        self.check_open()
-        if self.registry.refresh():
-            self.refresh_partitions()
+        self.home.refresh_topics()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create an internal topic, unless another process has created it meanwhile."""
-        self.topic_changes.make_internal(name, partitions, config)
+        self.home.topic_changes.make_internal(name, partitions, config)
 
-    def refresh_partitions(self) -> None:
-        """Apply changed settings of topics, and close partitions of deleted topics."""
-        with self._mutex:
-            for (name, number), partition in list(self._partitions.items()):
-                topic = self.registry.get(name)
-                if topic is None or topic.state == "deleting" or topic.id_bytes != partition.topic_id:
-                    del self._partitions[name, number]
-                    partition.close()
-                else:
-                    partition.apply_config(self.config.topic_config(topic.config))
-        if self.read_only:
-            self._reload_topics()
-
-    def _reload_topics(self) -> None:
-        found = topic_directories.scan_directories(self.path)
-        changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
-        self.registry.change_in_memory(changes.topics, changes.removed)
+    def forget_topic(self, topic: str, deadline_ns: int) -> None:
+        """Delete the committed offsets of every group for a topic that is being deleted."""
+        self.groups.forget_topic(topic, deadline_ns)
 
     def topic_config(self, name: str) -> TopicConfig:
         return self.config.topic_config(self.topic(name).config)
@@ -282,39 +157,12 @@ class Engine:
         return found
 
     def _opened(self, topic: Topic, number: int) -> Partition:
-        name = topic.name
-        if type(number) is not int:
-            raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
-        if number not in topic.here:
-            expected = f"one of {_number_list(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
-            raise UnknownTopicOrPartitionError(
-                f"topic {name!r} has no partition {number}", path=self.path, expected=expected, found=number
-            )
-        with self._mutex:
-            found = self._partitions.get((name, number))
-            if found is None:
-                now = self.registry.live(name)  # another thread may have read the topics after `topic` was read
-                if now.id_bytes != topic.id_bytes:
-                    raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted and created again", path=self.path)
-                path = self.path / file_names.partition_name(name, number)
-                topic_directories.check_link(path, self.config.follow_links)
-                found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(now.config))
-                self._partitions[name, number] = found
-        return found
+        """The partition that serves this number (ENGINE-1)."""
+        return self.home.opened(topic, number)
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
-        found = []
-        for topic in map(self.registry.live, self.topic_names()):
-            for number in topic.numbers:
-                if (
-                    not loaded_only
-                    or (topic.name, number) in self._partitions
-                    or files.exists(self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY)
-                ):
-                    with contextlib.suppress(UnknownTopicOrPartitionError):
-                        found.append(self.partition_of(topic, number))
-        return found
+        return self.home.all_partitions(loaded_only=loaded_only)
 
     # ---- waits -----------------------------------------------------------------------------------
 
@@ -347,7 +195,7 @@ class Engine:
         live = [(page, offset) for partition, offset in tails if (page := partition.mapped_page) is not None]
         words = [(page, seen) for partition, seen in notices if (page := partition.mapped_page) is not None]
         if len(live) == len(tails):
-            ready = waiter.wait(live, committed, self.context.directory_page, deadline, topics, words)
+            ready = waiter.wait(live, committed, self.home.context.directory_page, deadline, topics, words)
         else:
             ready = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_CHECK_S)), topics, words)
         if 0 <= ready < len(live):
@@ -368,12 +216,8 @@ class Engine:
         """Sync all published records to stable storage. Raises DurabilityError."""
         self.check_writable()
         names = self.topic_names() if topic is None else [self.topic(topic).name]
-        for name in names:
-            found = self.registry.live(name)
-            for number in found.numbers:
-                partition = self.partition_of(found, number)
-                if partition.durable_offset < partition.bounds().log_end:
-                    partition.sync()
+        for directory in self.directories:
+            directory.flush(names)
 
     def close(self) -> None:
         """Close the directory; the last process shuts it down cleanly. Idempotent.
@@ -394,34 +238,14 @@ class Engine:
             service.stop()
         self._closer = threading.get_ident()  # the only thread that may still use the partitions
         try:
-            self.directory.leave(self._close_all)
+            with contextlib.ExitStack() as leaving:  # an error in one directory does not keep the others open
+                for directory in reversed(self.directories):
+                    leaving.callback(directory.leave)
         finally:
             self._closer = None
-            for partition in self._partitions.values():
-                partition.close()
-            self.context.handles.close()
+            for directory in self.directories:
+                directory.close()
             self.transactions.close()
-            self.topic_changes.close()
-
-    def _close_all(self) -> None:
-        """As the last process: close every dirty partition cleanly."""
-        every = self.directory.foreign and not self.directory.clean
-        dirty = [
-            partition
-            for partition in self.all_partitions(loaded_only=not every)
-            if every or files.exists(partition.path / file_names.DIRTY)
-        ]
-        problems: list[EmbedlogError] = []
-        for partition in dirty:
-            try:
-                partition.close_in_order()
-            except EmbedlogError as problem:  # the others must still be synced
-                problems.append(problem)
-        if problems:
-            raise problems[0]
-        if dirty:
-            found = {(each.topic, each.number): each.checkpoint(closing=True) for each in dirty}
-            write_checkpoints(self.path, found, self.config.file_mode)
 
     @property
     def closed(self) -> bool:
@@ -430,16 +254,13 @@ class Engine:
 
     def abandon(self) -> None:
         """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""
-        self.directory.abandon()
+        for directory in self.directories:
+            directory.abandon()
         for service in self._services:
             service.abandon()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
-
-
-def _number_list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
 
 
 def _after_fork() -> None:

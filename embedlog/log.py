@@ -63,7 +63,7 @@ class Log:
         **settings: Unpack[LogOptions],
     ) -> None:
         where = location.checked(path)
-        engine = Engine(where, read_only=read_only, create=create, config=parse(LogConfig, config, **settings))
+        engine = Engine([where], read_only=read_only, create=create, config=parse(LogConfig, config, **settings))
         self._housekeeper: Housekeeper | None = None
         try:
             self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config

@@ -139,7 +139,7 @@ class Housekeeper:
 
     def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
         """Whether a task that one process does per interval is due; the directory's control page contains the times."""
-        page, now_ns = self._engine.context.directory_page, system.boot_ns()
+        page, now_ns = self._engine.home.context.directory_page, system.boot_ns()
         if page is None:
             return False
         due_ns = page.word(word)
@@ -153,7 +153,7 @@ class Housekeeper:
 
     def flush_due(self) -> None:
         """Sync the partitions whose oldest unsynced record is older than their `flush.ms`."""
-        page = self._engine.context.directory_page
+        page = self._engine.home.context.directory_page
         count = page.word(system.WORD_UNSYNCED_COUNT) if page is not None else 0
         if count == self._seen_unsynced and not self._unsynced:
             return
@@ -239,7 +239,7 @@ class Housekeeper:
                 return
 
     def _points(self) -> None:
-        with self._engine.topic_changes.begin():  # also completes changes that were interrupted
+        with self._engine.home.topic_changes.begin():  # also completes changes that were interrupted
             if self._cleaned:
                 checkpoints.update(self._engine.path / file_names.CLEANER, self._cleaned, self._engine.config.file_mode)
                 self._cleaned = {}

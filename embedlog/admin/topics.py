@@ -42,6 +42,7 @@ class TopicAdmin:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._directory = engine.home
         self._registry = engine.registry
 
     # ---- reads -----------------------------------------------------------------------------------
@@ -95,14 +96,14 @@ class TopicAdmin:
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         if exist_ok and all(self._is_live(topic.name) for topic in planned):
             return []  # without the directory lock, which other processes may hold for long
-        with self._engine.topic_changes.begin():
+        with self._directory.topic_changes.begin():
             topics = [topic for topic in planned if not (exist_ok and self._is_live(topic.name))]
             for topic in topics:
                 self._check_absent(topic.name, topic.partitions)
             try:
                 self._registry.put(*topics)
                 for topic in topics:
-                    self._engine.topic_changes.finish_creation(topic)
+                    self._directory.topic_changes.finish_creation(topic)
                     _logger.info("created topic %s: %d partitions, settings %s", topic.name, topic.partitions, dict(topic.config))
             except EmbedlogError:
                 for topic in topics:
@@ -117,10 +118,10 @@ class TopicAdmin:
 
     def _check_absent(self, name: str, count: int) -> None:
         if self._registry.get(name) is not None:
-            raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._engine.path)
+            raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._directory.path)
         check_collision(name, [topic.name for topic in self._registry.all()])
         for number in range(count):
-            path = self._engine.path / file_names.partition_name(name, number)
+            path = self._directory.path / file_names.partition_name(name, number)
             if files.exists(path):
                 raise ForeignDirectoryError("a foreign file has the name of the partition's directory", path=path)
 
@@ -133,7 +134,7 @@ class TopicAdmin:
             self._registry.refresh()
             if self._registry.get(topic.name) is not None:
                 self._registry.put(replace(topic, state="deleting"))
-                topic_directories.finish_deletion(self._engine.path, self._registry, topic, mode=self._engine.config.file_mode)
+                topic_directories.finish_deletion(self._directory.path, self._registry, topic, mode=self._engine.config.file_mode)
         except EmbedlogError as problem:
             _logger.warning("topic %s is partly created, and undoing that failed: %s", topic.name, problem)
 
@@ -144,14 +145,14 @@ class TopicAdmin:
         _refuse_internal(name)
         count = _count(total_count)
         topic_directories.check_lengths(name, count)
-        with self._engine.topic_changes.begin():
+        with self._directory.topic_changes.begin():
             topic = self._registry.live(name)
             if count <= topic.partitions:
                 expected = f"more than the present {topic.partitions}"
                 raise InvalidPartitionsError(f"partitions of {name!r} can only be added", expected=expected, found=count)
             try:
                 self._registry.put(replace(topic, growing=count))
-                self._engine.topic_changes.finish_creation(self._registry.live(name))
+                self._directory.topic_changes.finish_creation(self._registry.live(name))
             except EmbedlogError:
                 self._take_back_growth(topic, count)
                 raise
@@ -164,7 +165,7 @@ class TopicAdmin:
         try:
             self._registry.put(topic)
             for number in range(topic.partitions, count):
-                topic_directories.retire_partition(self._engine.path, topic, number)
+                topic_directories.retire_partition(self._directory.path, topic, number)
         except EmbedlogError as problem:
             _logger.warning("the growth of topic %s is incomplete, and undoing it failed: %s", topic.name, problem)
 
@@ -179,7 +180,7 @@ class TopicAdmin:
         given = by_field(TopicConfig, config, settings)
         taken_back = {dotted(key) for key, value in given.items() if value is None}
         new = parse(TopicConfig, {key: value for key, value in given.items() if value is not None}).overrides()
-        with self._engine.topic_changes.begin():
+        with self._directory.topic_changes.begin():
             topic = self._registry.live(name)
             overrides = {key: text for key, text in {**topic.config, **new}.items() if key not in taken_back}
             self._engine.config.topic_config(overrides)
@@ -192,7 +193,7 @@ class TopicAdmin:
         self._engine.check_writable()
         checked = {tp: _whole_number(offset, "an offset") for tp, offset in by_partition("offsets", offsets).items()}
         targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
-        with self._engine.topic_changes.begin():
+        with self._directory.topic_changes.begin():
             return {tp: partition.delete_records(checked[tp]) for tp, partition in targets.items()}
 
     def _deletable(self, tp: TopicPartition, offset: int) -> Partition:
@@ -218,11 +219,11 @@ class TopicAdmin:
         self._engine.check_writable()
         check_name(name)
         _refuse_internal(name)
-        with self._engine.topic_changes.begin():
+        with self._directory.topic_changes.begin():
             topic = replace(self._registry.live(name), state="deleting", growing=0)
             self._registry.put(topic)
             _logger.info("deleting topic %s with %d partitions", topic.name, topic.partitions)
-            self._engine.topic_changes.finish_deletion(topic, self._engine.config.lock_timeout_ms / 1000)
+            self._directory.topic_changes.finish_deletion(topic, self._engine.config.lock_timeout_ms / 1000)
 
 
 def _refuse_internal(name: str) -> None:

@@ -10,38 +10,28 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from embedlog import _logging
 from embedlog._native import system
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
-from embedlog.coordination.host import Host
+from embedlog.coordination.host import DirectoryHost
 from embedlog.errors import EmbedlogError, ReadOnlyError
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import map_page
 from embedlog.storage.identity import new_id
 from embedlog.topic import Topic
 
-if TYPE_CHECKING:
-    from embedlog.coordination.groups.group_coordinator import Groups
-
 SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
 
 _logger = logging.getLogger("embedlog")
 
 
-class TopicHost(Host, Protocol):
-    """One open directory with its groups."""
-
-    @property
-    def groups(self) -> Groups: ...
-
-
 class TopicChanges:
     """Creates, completes and deletes topics of one open directory. Threads: any; processes: the directory lock orders them."""
 
-    def __init__(self, host: TopicHost) -> None:
+    def __init__(self, host: DirectoryHost) -> None:
         self._host = host
         self._lock = None if host.read_only else locks.LockFile(host.path / file_names.DIRECTORY_LOCK, host.config.file_mode)
 
@@ -98,7 +88,7 @@ class TopicChanges:
             mark_deleted(path, host.context.directory_page, deadline_ns, host.config.file_mode, host.context.locked)
 
         def forget() -> None:
-            host.groups.forget_topic(topic.name, deadline_ns)
+            host.forget_topic(topic.name, deadline_ns)
 
         topic_directories.finish_deletion(host.path, host.registry, topic, retire, host.config.file_mode, forget)
 

@@ -170,7 +170,7 @@ def test_a_full_disk_is_taken_back_where_many_partitions_are_made_side_by_side(l
 @pytest.mark.parametrize("by", ["a change", "housekeeping"])
 def test_what_a_dead_process_left_half_made_is_finished_by_those_who_live(log: Any, other: Any, by: str) -> None:
     registry = log._engine.registry
-    with log._engine.topic_changes.directory_lock():
+    with log._engine.home.topic_changes.directory_lock():
         registry.put(Topic("half", new_id(), 2, {}, "creating"), Topic("gone", new_id(), 1, {}, "deleting"))
     (log.path / "gone-0").mkdir()
     assert other.topics() == []
@@ -188,7 +188,7 @@ def test_what_a_dead_process_left_half_made_is_finished_by_the_next_opening(tmp_
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("events", 1)
         topic = log._engine.registry.live("events")
-        with log._engine.topic_changes.directory_lock():
+        with log._engine.home.topic_changes.directory_lock():
             log._engine.registry.put(Topic("half", new_id(), 2, {}, "creating"), replace(topic, growing=3))
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         assert log.topics() == ["events", "half"]
@@ -280,7 +280,7 @@ def test_settings_that_cannot_be_change_nothing(log: Any, config: Any, error: ty
 
 def test_a_newer_versions_settings_survive_a_change_by_an_older_one(log: Any) -> None:
     log.create_topic("events", 1)
-    with log._engine.topic_changes.directory_lock():
+    with log._engine.home.topic_changes.directory_lock():
         log._engine.registry.put(replace(log._engine.registry.live("events"), config={"hologram.depth": "9"}))
     log.alter_topic("events", {"flush.ms": 5})
     assert log.describe_topic("events").config == {"hologram.depth": "9", "flush.ms": "5"}

@@ -244,7 +244,7 @@ def waits_for_a_lock(world: World) -> str | None:
         return hold(lock, deadline_ns)
 
     with ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
-        with world.log._engine.topic_changes.directory_lock():
+        with world.log._engine.home.topic_changes.directory_lock():
             patch.setattr(locks.LockFile, "hold", noting)
             changing = pool.submit(name_of, lambda: other.create_topic("u"))
             assert waiting.wait(60)

@@ -218,7 +218,7 @@ def test_a_decision_stands_if_its_partition_is_closed_before_the_late_flush(
     flush_late, flushed = internal_topic._flush_late, []
 
     def overtaken(partition: Partition, end: int, deadline_ns: int) -> None:
-        del log._engine._partitions[NAME, 0]  # as after the deletion of the topic by another process
+        del log._engine.home.partitions[NAME, 0]  # as after the deletion of the topic by another process
         partition.close()
         flush_late(partition, end, deadline_ns)
         flushed.append(end)

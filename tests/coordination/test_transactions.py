@@ -385,8 +385,8 @@ def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlo
     with pytest.raises(CorruptRecordError):
         begun(other, "broken")
     for opened in (log, other):
-        assert opened._engine.directory.page is not None
-        opened._engine.directory.page.set(recovery.RECOVERY_DUE, 1)
+        assert opened._engine.home.directory.page is not None
+        opened._engine.home.directory.page.set(recovery.RECOVERY_DUE, 1)
         writer = begun(opened, "whole")
         writer.write(b"x")
         writer.commit()

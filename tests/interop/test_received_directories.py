@@ -170,7 +170,7 @@ def test_a_topic_without_an_id_keeps_the_one_a_reader_gave_it(closed: Path) -> N
     shutil.copytree(closed / "t-0", old / "t-0", ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"))
     with embedlog.open(old, read_only=True) as one, embedlog.open(old, read_only=True) as two:
         assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
-        one._engine._reload_topics()
+        one._engine.home.reload_topics()
         assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
 
 

@@ -76,7 +76,7 @@ def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path
     """The append has read the unsynced end before; the housekeeper finds all durable before the append publishes."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"flush.ms": 1000})
-        partition, page = log._engine.partition("t", 0), log._engine.context.directory_page
+        partition, page = log._engine.partition("t", 0), log._engine.home.context.directory_page
         append(log)
         counted = page.word(system.WORD_UNSYNCED_COUNT)
         system.fault_arm(["point"], 1, "delay", 300_000, name="before-publish")

@@ -42,10 +42,10 @@ def test_a_bystander_after_a_restart_makes_nobody_join_who_is_not_there(
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
-        same = log._engine.directory.incarnation
+        same = log._engine.home.directory.incarnation
     monkeypatch.setattr("embedlog.coordination.directory.boot_number", lambda: 12345)
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
-        assert log._engine.directory.incarnation != same
+        assert log._engine.home.directory.incarnation != same
         assert sum(1 for _ in log.scan("t").records()) == 1
 
 

@@ -97,8 +97,8 @@ def orphan(log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int |
 
 
 def due(log: embedlog.Log) -> None:
-    assert log._engine.directory.page is not None
-    log._engine.directory.page.set(recovery.RECOVERY_DUE, 1)
+    assert log._engine.home.directory.page is not None
+    log._engine.home.directory.page.set(recovery.RECOVERY_DUE, 1)
 
 
 @pytest.mark.parametrize("mutant", ["", "no_sweep"])
@@ -108,7 +108,7 @@ def test_txn_6_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: st
     with mutated(mutant):
         help_out(log, 1)
         assert (last_stable(log, 1) == (2, 2)) == (not mutant)
-    assert recovery.is_due(log._engine.directory.page) == bool(mutant)
+    assert recovery.is_due(log._engine.home.directory.page) == bool(mutant)
 
 
 def test_txn_6_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Path) -> None:
@@ -118,7 +118,7 @@ def test_txn_6_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Pa
         begun(short, "dead").write(b"theirs", partition=1)
     due(log)
     begun(log, "another")
-    assert not recovery.is_due(log._engine.directory.page)
+    assert not recovery.is_due(log._engine.home.directory.page)
     assert last_stable(log, 0) == (0, 1)
     assert last_stable(log, 1) == (0, 1)
     living.commit()
@@ -192,7 +192,7 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Pat
 ])  # fmt: skip
 def test_txn_6_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool) -> None:
     """`cache`: whether the page cache is another one than before."""
-    page = log._engine.directory.page
+    page = log._engine.home.directory.page
     assert page is not None
     assert not recovery.is_due(page)
     now = cache_number(log.path) + cache

@@ -270,12 +270,14 @@ class Transactions:
 
     def recover_if_due(self, deadline_ns: int) -> None:
         """Recover once after a power loss, before any id continues: see `recovery`."""
-        if recovery.is_due(self.host.context.directory_page):
+        pages = [each.context.directory_page for each in self.host.directories]
+        if any(map(recovery.is_due, pages)):
             known = dict(each for number in self.topic.written() for each in self._states(number))
             every = self.host.all_partitions(loaded_only=False)
             for name, to in recovery.recover(known, self._newest, every, deadline_ns).items():
                 self._raise_epoch(name, *to, deadline_ns)
-            recovery.done(self.host.context.directory_page)
+            for page in pages:
+                recovery.done(page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.view(self.topic.partition_of(name)).get(name)

@@ -60,14 +60,14 @@ class OffsetCommits(Protocol):
 
 
 class TransactionHost(Host, Protocol):
-    """One open directory with its groups."""
+    """The open log with its groups."""
 
     @property
     def groups(self) -> OffsetCommits: ...
 
 
 class Coordinator(Protocol):
-    """Decisions about all transactional ids of one open directory."""
+    """Decisions about all transactional ids of one open log."""
 
     host: TransactionHost
     liveness: Liveness

@@ -1,0 +1,307 @@
+"""One opened log directory: its locks, its topics by name, its partitions by number, and its preparation and shutdown.
+
+LOGDIRECTORY-1  opening reads one file of topics; a partition is opened when it is first used
+LOGDIRECTORY-2  the first process completes interrupted creations before the open lock is released; deletions need the open log
+LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown; a partition whose close fails
+    does not prevent the close of the others, and no checkpoint is written then
+LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log of several directories has one object for each
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from embedlog._native import system
+from embedlog.config.topic import LogConfig
+from embedlog.coordination import topic_directories
+from embedlog.coordination.directory import Directory
+from embedlog.coordination.topic_changes import TopicChanges
+from embedlog.errors import EmbedlogError, ReadOnlyError, UnknownTopicOrPartitionError
+from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
+from embedlog.partition.partition import Partition
+from embedlog.storage import file_names, files, location
+from embedlog.storage.descriptors import Handles
+from embedlog.topic import Topic, TopicRegistry
+
+logger = logging.getLogger("embedlog")
+
+NUMBERS_SHOWN: Final = 8  # of the partitions in a message
+
+
+class Owner(Protocol):
+    """The open log to which a directory belongs."""
+
+    def check_open(self) -> None:
+        """Raises ClosedError after close, ForkedError in a forked child."""
+
+    def forget_topic(self, topic: str, deadline_ns: int) -> None:
+        """Delete the committed offsets of every group for a topic that is being deleted."""
+
+
+class LogDirectory:
+    """One log directory in one process. Threads: `enter`, `leave` and `close` once each; the rest may be called from any."""
+
+    topic_changes: TopicChanges  # this and the next one after `enter`
+    context: Context
+
+    def __init__(self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
+        self.check_open = owner.check_open
+        self.forget_topic = owner.forget_topic
+        self.path = path
+        self.read_only = read_only
+        self.config = config
+        self.partitions: dict[tuple[str, int], Partition] = {}  # the open ones
+        self._half_deleted = False  # whether the first process found an interrupted deletion
+        self._mutex = threading.RLock()
+        self._acquired = contextlib.ExitStack()
+        system.guard()
+        mode = config.file_mode
+        location.enter(path, read_only=read_only, create=create, mode=mode)
+        self.registry = TopicRegistry(path, mode)
+        self.registry.moving = self._topics_moving
+        self.registry.word = self.mapped_topics_version
+        self.directory = Directory(
+            path, read_only=read_only, mode=mode, lock_timeout_ms=config.lock_timeout_ms, shared=config.shared
+        )
+
+    # ---- open ------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Take the locks and prepare the directory, so that partitions can be used. After an error, call `release`."""
+        self.topic_changes = TopicChanges(self)
+        self._acquired.callback(self.topic_changes.close)
+        self._acquired.callback(self.directory.release)
+        self.directory.enter(self._prepare)
+        self.context = self._make_context()
+
+    def _prepare(self, first: bool) -> None:
+        """Under the open lock: read the topics, and as the first process complete interrupted changes."""
+        if first:
+            files.remove_temporaries(self.path, files.listing(self.path))
+        self.registry.load()
+        if not (first or self.read_only):
+            return
+        found = topic_directories.scan_directories(self.path)
+        linked = files.links(self.path)
+        for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
+            topic_directories.check_link(path, self.config.follow_links)
+        if self.read_only:
+            changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
+            self.registry.change_in_memory(changes.topics, changes.removed)
+            return
+        changes = topic_directories.registry_changes(self._known(), found, foreign=self.directory.foreign)
+        if changes.topics or changes.removed:
+            self.registry.change(changes.topics, changes.removed)
+        for topic in self.registry.unfinished():
+            if topic.state == "deleting":
+                self._half_deleted = True
+            else:
+                self.topic_changes.finish_creation(topic)
+        if self.directory.foreign:
+            self._forget_marks(found)
+
+    def finish_deletions(self) -> None:
+        """Complete deletions that the first process found interrupted. REQUIRES open groups: their offsets are deleted too."""
+        if not self._half_deleted:
+            return
+        try:
+            with self.topic_changes.begin(self.config.lock_timeout_ms / 1000):
+                pass
+        except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
+            logger.warning("the deletion of a topic is incomplete: %s", problem)
+
+    def _known(self) -> dict[str, Topic]:
+        return {topic.name: topic for topic in self.registry.all()}
+
+    @staticmethod
+    def _forget_marks(found: topic_directories.Directories) -> None:
+        """Remove DIRTY marks, which are invalid after foreign use."""
+        for numbers in found.live.values():
+            for path in numbers.values():
+                files.unlink(path / file_names.DIRTY, missing_ok=True)
+
+    def _make_context(self) -> Context:
+        directory, shares = self.directory, Shares.of(self.config.max_open_files)
+        return Context(
+            self.path,
+            directory.incarnation,
+            directory.page,
+            read_only=self.read_only,
+            clean=directory.clean,
+            foreign=directory.foreign,
+            visit=directory.visit,
+            locked=self.config.shared == "locks",
+            mode=self.config.file_mode,
+            lock_timeout_ms=self.config.lock_timeout_ms,
+            producer_expiration_ms=self.config.producer_id_expiration_ms,
+            decompressed_max=self.config.max_decompressed_batch_bytes,
+            seen=directory.seen,
+            recovery_points=CheckpointedOffsets(self.path / file_names.RECOVERY_POINTS),
+            log_starts=CheckpointedOffsets(self.path / file_names.LOG_STARTS),
+            cleaned=CheckpointedOffsets(self.path / file_names.CLEANER),
+            check_open=self.check_open,
+            handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
+            writers=KeptDescriptors(shares.writers),
+            syncers=KeptDescriptors(shares.syncers),
+            refresh=self._refresh_live if self.read_only else None,
+            held_lock=None if self.read_only else directory.held_lock,
+            reacquire=directory.reacquire,
+        )
+
+    def _refresh_live(self) -> bool:
+        """For a reader: whether a process writes here now, and its incarnation."""
+        live = self.directory.refresh()
+        self.context.incarnation, self.context.directory_page = self.directory.incarnation, self.directory.page
+        self.context.clean, self.context.foreign = self.directory.clean, self.directory.foreign
+        self.context.seen, self.context.visit = self.directory.seen, self.directory.visit
+        return live
+
+    # ---- topics ----------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Raises ReadOnlyError, ClosedError, and StorageError if the directory or its lock file was replaced."""
+        self.check_open()
+        if self.read_only:
+            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
+        self.directory.check_lock()
+
+    def _topics_moving(self, done: bool) -> None:
+        """Wake the processes that follow the topics."""
+        page = self.directory.page
+        if page is not None and page.writable:
+            page.move_topics(done)
+
+    def mapped_topics_version(self) -> int:
+        """A number that changes with each change of topics, where reading it costs less than a `stat`, otherwise 1."""
+        page = self.directory.page
+        return 1 if page is None or page.locked else page.topics()
+
+    def refresh_topics(self) -> None:
+        """Apply changes of other processes; partitions of deleted topics are closed. Raises ClosedError."""
+        self.check_open()
+        if self.registry.refresh():
+            self.refresh_partitions()
+
+    def reload_topics(self) -> None:
+        """For a reader: add the topics whose directories exist without an entry, and remove those without directories."""
+        found = topic_directories.scan_directories(self.path)
+        changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
+        self.registry.change_in_memory(changes.topics, changes.removed)
+
+    # ---- partitions ------------------------------------------------------------------------------
+
+    def refresh_partitions(self) -> None:
+        """Apply changed settings of topics, and close partitions of deleted topics."""
+        with self._mutex:
+            for (name, number), partition in list(self.partitions.items()):
+                topic = self.registry.get(name)
+                if topic is None or topic.state == "deleting" or topic.id_bytes != partition.topic_id:
+                    del self.partitions[name, number]
+                    partition.close()
+                else:
+                    partition.apply_config(self.config.topic_config(topic.config))
+        if self.read_only:
+            self.reload_topics()
+
+    def partition_of(self, topic: Topic, number: int) -> Partition:
+        """The open partition of a topic that was just read. Raises UnknownTopicOrPartitionError."""
+        found = self.partitions.get((topic.name, number))
+        return self.opened(topic, number) if found is None else found
+
+    def opened(self, topic: Topic, number: int) -> Partition:
+        """The partition, opened unless it is open. Raises UnknownTopicOrPartitionError."""
+        name = topic.name
+        if type(number) is not int:
+            raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
+        if number not in topic.here:
+            expected = f"one of {_number_list(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} has no partition {number}", path=self.path, expected=expected, found=number
+            )
+        with self._mutex:
+            found = self.partitions.get((name, number))
+            if found is None:
+                now = self.registry.live(name)  # another thread may have read the topics after `topic` was read
+                if now.id_bytes != topic.id_bytes:
+                    raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted and created again", path=self.path)
+                path = self.path / file_names.partition_name(name, number)
+                topic_directories.check_link(path, self.config.follow_links)
+                found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(now.config))
+                self.partitions[name, number] = found
+        return found
+
+    def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
+        """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
+        found = []
+        self.refresh_topics()
+        for topic in map(self.registry.live, self.registry.names()):
+            for number in topic.numbers:
+                if (
+                    not loaded_only
+                    or (topic.name, number) in self.partitions
+                    or files.exists(self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY)
+                ):
+                    with contextlib.suppress(UnknownTopicOrPartitionError):
+                        self.check_open()
+                        found.append(self.partition_of(topic, number))
+        return found
+
+    # ---- durability and close --------------------------------------------------------------------
+
+    def flush(self, topics: Iterable[str]) -> None:
+        """Sync the published records of these topics to stable storage. Raises DurabilityError."""
+        for name in topics:
+            found = self.registry.live(name)
+            for number in found.numbers:
+                self.check_open()
+                partition = self.partition_of(found, number)
+                if partition.durable_offset < partition.bounds().log_end:
+                    partition.sync()
+
+    def release(self) -> None:
+        """Give the locks back without a shutdown, after a failed opening. Idempotent."""
+        self._acquired.close()
+
+    def leave(self) -> None:
+        """Leave the directory; the last process closes the dirty partitions in order (LOGDIRECTORY-3). Raises DurabilityError."""
+        self.directory.leave(self._close_all)
+
+    def _close_all(self) -> None:
+        """As the last process: close every dirty partition cleanly."""
+        every = self.directory.foreign and not self.directory.clean
+        dirty = [
+            partition
+            for partition in self.all_partitions(loaded_only=not every)
+            if every or files.exists(partition.path / file_names.DIRTY)
+        ]
+        problems: list[EmbedlogError] = []
+        for partition in dirty:
+            try:
+                partition.close_in_order()
+            except EmbedlogError as problem:  # the others must still be synced
+                problems.append(problem)
+        if problems:
+            raise problems[0]
+        if dirty:
+            found = {(each.topic, each.number): each.checkpoint(closing=True) for each in dirty}
+            write_checkpoints(self.path, found, self.config.file_mode)
+
+    def close(self) -> None:
+        """Release the descriptors and mappings of this process, after `leave`. Idempotent."""
+        for partition in self.partitions.values():
+            partition.close()
+        self.context.handles.close()
+        self.topic_changes.close()
+
+    def abandon(self) -> None:
+        """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""
+        self.directory.abandon()
+
+
+def _number_list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:NUMBERS_SHOWN])) + (", …" if len(numbers) > NUMBERS_SHOWN else "")
