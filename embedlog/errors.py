@@ -19,7 +19,9 @@ ERROR-5  the text of an error is one printable line, because names and values in
       other processes   FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
-                        NotEnoughReplicasError
+      the replicas      NotEnoughReplicasError* > NotEnoughReplicasAfterAppendError*  LeaderNotAvailableError*
+                        NotEnoughDirectoriesError  ReplicaSetError  ElectionNotNeededError
+                        PreferredLeaderNotAvailableError  EligibleLeadersNotAvailableError  NoReassignmentInProgressError
       the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError  TransactionAbortedError
                         ConcurrentUseError  WakeupError  ReadOnlyError
       the installation  MissingExtraError (ImportError)  UnsupportedPlatformError
@@ -29,106 +31,16 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-
-def printable(text: str) -> str:
-    """The text on one line: a character that is not printable (newline, ESC, lone surrogate) becomes its escape sequence."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
-
-
-class EmbedlogError(Exception):
-    """Root of all errors of this package.
-
-    `message` is the sentence; the keywords are the facts: the file, the byte in it, the expected and the found value.
-    """
-
-    retriable = False
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | os.PathLike[str] | None = None,
-        position: int | None = None,
-        expected: object = None,
-        found: object = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.path = None if path is None else os.fspath(path)
-        self.position = position
-        self.expected = expected
-        self.found = found
-
-    def __str__(self) -> str:
-        place = self.path or ""
-        if self.position is not None:
-            place = f"{place} at byte {self.position}".strip()
-        facts = []
-        if self.expected is not None:
-            facts.append(f"expected {self.expected}")
-        if self.found is not None:
-            facts.append(f"found {self.found}")
-        return printable(": ".join(part for part in (place, self._text(), ", ".join(facts)) if part))
-
-    def __reduce__(self) -> tuple[Callable[..., EmbedlogError], tuple[Any, ...], dict[str, Any]]:
-        return partial(type(self), **self._keywords()), (self.message,), dict(self.__dict__)
-
-    def _text(self) -> str:
-        """The message as it appears in `str()`."""
-        return self.message
-
-    def _keywords(self) -> dict[str, Any]:
-        """The keywords of a copy of this error, for pickles."""
-        return {"path": self.path, "position": self.position, "expected": self.expected, "found": self.found}
-
-
-class PlacedError(EmbedlogError):
-    """An error of one record or one offset, which `topic`, `partition` and `offset` name."""
-
-    def __init__(
-        self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None, **facts: Any
-    ) -> None:
-        super().__init__(message, **facts)
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-
-    def _keywords(self) -> dict[str, Any]:
-        return super()._keywords() | {"topic": self.topic, "partition": self.partition, "offset": self.offset}
-
-
-class in_file:  # noqa: N801  (a context manager, read as a phrase)
-    """Adds this file to each CorruptRecordError that is raised inside and has no path.
-
-    `start` is the byte of the file at which the positions of such errors begin.
-    """
-
-    __slots__ = ("_path", "_start")
-
-    def __init__(self, path: str | os.PathLike[str], start: int = 0) -> None:
-        self._path, self._start = path, start
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CorruptRecordError) and error.path is None:
-            error.path = os.fspath(self._path)
-            if error.position is not None:
-                error.position += self._start
-
+from embedlog._error_base import CorruptRecordError as CorruptRecordError
+from embedlog._error_base import EmbedlogError as EmbedlogError
+from embedlog._error_base import PlacedError as PlacedError
+from embedlog._error_base import in_file as in_file
+from embedlog._error_base import printable as printable
 
 # ---- the data ------------------------------------------------------------------------------------
-
-
-class CorruptRecordError(EmbedlogError):
-    """Stored bytes differ from the written ones; no record of them is returned. Restore the file, or truncate it by a repair."""
 
 
 class UnsupportedFormatError(EmbedlogError):
@@ -146,12 +58,11 @@ class LogTruncationError(OffsetOutOfRangeError):
     It is None if that offset is not known.
     """
 
+    _FACTS = (*PlacedError._FACTS, "diverging")
+
     def __init__(self, message: str, *, diverging: Any = None, **facts: Any) -> None:
         super().__init__(message, **facts)
         self.diverging = diverging
-
-    def _keywords(self) -> dict[str, Any]:
-        return super()._keywords() | {"diverging": self.diverging}
 
 
 # ---- the names -----------------------------------------------------------------------------------
@@ -223,13 +134,12 @@ class DeliveryError(EmbedlogError):
     `count` is their number. `errors` has one (topic, partition or None, exception) for each partition and reason.
     """
 
+    _FACTS = ("count", "errors")
+
     def __init__(self, message: str, *, count: int = 0, errors: Sequence[tuple[str, int | None, Any]] = (), **facts: Any) -> None:
         super().__init__(message, **facts)
         self.count = count
         self.errors = list(errors)
-
-    def _keywords(self) -> dict[str, Any]:
-        return super()._keywords() | {"count": self.count, "errors": self.errors}
 
 
 class ConfigError(EmbedlogError):
@@ -345,6 +255,7 @@ class BufferExhaustedError(DeadlineError):
 class StorageError(EmbedlogError, OSError):
     """A file operation failed; `errno` and `path` are those of the operating system."""
 
+    _FACTS = ("errno",)
     _REMEDIES: ClassVar = {
         errno_names.EMFILE: "raise the process's limit (ulimit -n), or lower max.open.files",
         errno_names.ENFILE: "raise the machine's limit (sysctl fs.file-max), or lower max.open.files",
@@ -362,9 +273,6 @@ class StorageError(EmbedlogError, OSError):
         text = f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
         return f"{text}; {self._REMEDIES[self.errno]}" if self.errno in self._REMEDIES else text
 
-    def _keywords(self) -> dict[str, Any]:
-        return super()._keywords() | {"errno": self.errno}
-
 
 class DurabilityError(EmbedlogError):
     """A sync failed. Records that were acknowledged before are safe; those named here may not survive a power loss."""
@@ -374,16 +282,100 @@ class ForeignDirectoryError(EmbedlogError):
     """The directory is not a log directory, or its metadata cannot be read; nothing in it was changed."""
 
 
-class NotEnoughReplicasError(EmbedlogError):
-    """`min.insync.replicas` is above the number of directories with the partition; nothing was written.
-
-    Not retriable, in contrast to Kafka: without replication the number never rises. Lower the setting with `alter_topic`, or send
-    with `acks=1`.
-    """
-
-
 class UnsupportedFilesystemError(EmbedlogError):
     """Processes cannot share a log directory on this file system unless it is opened with `shared="locks"`."""
+
+
+# ---- the replicas --------------------------------------------------------------------------------
+
+
+class NotEnoughReplicasError(PlacedError):
+    """`min.insync.replicas` is above the number of directories in sync; nothing was written.
+
+    `isr` has the nodes in sync, `required` the setting, `away` the reason for each missing node. It is retriable only in a set:
+    with one directory the number never rises. Lower the setting with `alter_topic`, or send with `acks=1`.
+    """
+
+    _FACTS = (*PlacedError._FACTS, "isr", "required", "away", "retriable")
+
+    def __init__(
+        self, message: str, *, isr: Sequence[int] = (), required: int = 0, away: Mapping[int, str] | None = None,
+        retriable: bool = False, **facts: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(message, **facts)
+        self.isr, self.required, self.away, self.retriable = list(isr), required, dict(away or {}), retriable
+
+
+class NotEnoughReplicasAfterAppendError(NotEnoughReplicasError):
+    """The record is in the log at `offset`, but not in enough directories: it may be committed later, or be lost."""
+
+
+class LeaderNotAvailableError(PlacedError):
+    """The partition has no leader. `waits_for` has the reason for each node that an election waits for."""
+
+    _FACTS = (*PlacedError._FACTS, "waits_for")
+    retriable = True
+
+    def __init__(self, message: str, *, waits_for: Mapping[int, str] | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.waits_for = dict(waits_for or {})
+
+
+class NotEnoughDirectoriesError(EmbedlogError):
+    """A decision needs a majority of the voting directories, and fewer were reached.
+
+    `reached` and `voters` are nodes, `away` has the reason for each path. `undecided`: records were written, and may still count
+    later; read the state before a repetition.
+    """
+
+    _FACTS = ("reached", "voters", "away", "undecided")
+    retriable = True
+
+    def __init__(
+        self, message: str, *, reached: Sequence[int] = (), voters: Sequence[int] = (), away: Mapping[str, str] | None = None,
+        undecided: bool = False, **facts: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(message, **facts)
+        self.reached, self.voters, self.away, self.undecided = list(reached), list(voters), dict(away or {}), undecided
+
+    def _text(self) -> str:
+        return "; ".join([self.message, *(f"{path}: {reason}" for path, reason in self.away.items())])
+
+
+class ReplicaSetError(EmbedlogError):
+    """The directories do not form a set: one is given twice, is a clone, belongs elsewhere, or was opened alone.
+
+    `paths` has the directories that it concerns. Nothing was changed.
+    """
+
+    _FACTS = ("paths",)
+
+    def __init__(self, message: str, *, paths: Sequence[str] = (), **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.paths = list(paths)
+
+    def _text(self) -> str:
+        return f"{self.message} ({', '.join(self.paths)})" if self.paths else self.message
+
+
+class ElectionNotNeededError(EmbedlogError):
+    """The wanted replica leads already."""
+
+
+class PreferredLeaderNotAvailableError(EmbedlogError):
+    """The first replica of the assignment is not in sync, or its directory is away."""
+
+    retriable = True
+
+
+class EligibleLeadersNotAvailableError(EmbedlogError):
+    """No replica that may lead is available: bring a directory back, or allow an unclean election."""
+
+    retriable = True
+
+
+class NoReassignmentInProgressError(EmbedlogError):
+    """The partition has no reassignment that could be cancelled."""
 
 
 # ---- the handle ----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,12 +20,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from embedlog._native import codec
 from embedlog.config.options import nearest
-from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
+from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError
 from embedlog.storage import files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
 from embedlog.storage.identity import id_bytes
+from embedlog.storage.json_file import JsonFile
 
 TOPICS = "embedlog.topics"
 VERSION = 1
@@ -38,6 +37,7 @@ RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a t
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _REBUILD = "if it cannot be restored, remove the file: topics are found again by their directories, without their settings"
+_FILE = JsonFile("topics", "the topics of this log directory; written by embedlog, change them through it", VERSION, _REBUILD)
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -291,39 +291,14 @@ class TopicRegistry:
 
 
 def _encode(content: _Content) -> bytes:
-    document: dict[str, Any] = {
-        **content.others,
-        "what": "the topics of this log directory; written by embedlog, change them through it",
-        "version": VERSION,
-        "generation": content.generation,
-        "topics": {name: _encode_topic(topic) for name, topic in sorted(content.topics.items())},
-    }
-    document["checksum"] = _checksum(document)
-    return (json.dumps(document, indent=1) + "\n").encode()  # in ASCII: a name may not be valid UTF-8
+    topics = {name: _encode_topic(topic) for name, topic in sorted(content.topics.items())}
+    return _FILE.encode(content.generation, {"topics": topics}, content.others)
 
 
 def _decode(path: Path, data: bytes) -> _Content:
-    try:
-        document = json.loads(data)
-        version = document["version"]
-        stored = document.pop("checksum")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise ForeignDirectoryError(f"not a file of topics ({problem}); {_REBUILD}", path=path) from None
-    if version != VERSION:
-        raise UnsupportedFormatError("written by a newer embedlog: version", path=path, expected=VERSION, found=version)
-    computed = _checksum(document)
-    if computed != stored:
-        raise ForeignDirectoryError(
-            f"damaged, or edited by hand; {_REBUILD}", path=path, expected=f"checksum {computed}", found=f"{stored!s:.40}"
-        )
-    entries, generation = document.pop("topics", None), document.pop("generation", None)
-    if not isinstance(entries, dict) or type(generation) is not int:
-        raise ForeignDirectoryError(f"topics or generation are missing; {_REBUILD}", path=path)
+    generation, others = _FILE.decode(path, data)
+    entries = others.pop("topics", None)
+    if not isinstance(entries, dict):
+        raise ForeignDirectoryError(f"topics are missing; {_REBUILD}", path=path)
     topics = {name: _decode_topic(path, name, entry) for name, entry in entries.items()}
-    return _Content(generation, MappingProxyType(topics), {key: document[key] for key in document.keys() - {"what", "version"}})
-
-
-def _checksum(document: Mapping[str, Any]) -> str:
-    """XXH3 of the canonical form of the content: whitespace and order are irrelevant."""
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return f"xxh3:{codec.xxh3_64(canonical.encode(), 0):016x}"
+    return _Content(generation, MappingProxyType(topics), others)

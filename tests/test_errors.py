@@ -110,4 +110,6 @@ def test_printable_text_stays_as_it_is() -> None:
 def test_only_what_can_pass_by_itself_is_retriable() -> None:
     names = {error.__name__ for error in ALL if error.retriable}
     waited_for = {"BufferExhaustedError", "DeadlineError", "DirectoryInUseError", "LockTimeoutError"}
-    assert names == {*waited_for, "RebalanceInProgressError", "RetriableCommitFailedError"}
+    returning = {f"{each}Error" for each in ("NotEnoughDirectories", "LeaderNotAvailable", "PreferredLeaderNotAvailable")}
+    returning.add("EligibleLeadersNotAvailableError")
+    assert names == {*waited_for, *returning, "RebalanceInProgressError", "RetriableCommitFailedError"}

@@ -17,7 +17,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedFormatError,
 )
-from embedlog.storage import files
+from embedlog.storage import files, json_file
 from embedlog.storage.identity import mark_owner, new_id, read_clean_mark
 from embedlog.topic import Topic, TopicRegistry
 
@@ -36,7 +36,7 @@ def edited(path: Path, change: dict[str, object], checksum: bool = True) -> None
     """Change the file as a newer version would: with a checksum that is right."""
     document = json.loads((path / topic.TOPICS).read_text()) | change
     document.pop("checksum")
-    document["checksum"] = topic._checksum(document) if checksum else "xxh3:0000000000000000"
+    document["checksum"] = json_file.checksum(document) if checksum else "xxh3:0000000000000000"
     (path / topic.TOPICS).write_text(json.dumps(document))
 
 

@@ -29,6 +29,7 @@ DIRTY: Final = "embedlog.dirty"
 DIGESTS: Final = "embedlog.digests-"  # of a segment, as a suffix is: see `file_name`
 POISON: Final = "embedlog.poison-"
 CUT: Final = "embedlog.cut-"
+PROMISE: Final = "embedlog.promise"  # of the decision log: the highest promised term
 
 EPOCHS: Final = "leader-epoch-checkpoint"
 META_PROPERTIES: Final = "meta.properties"
@@ -40,6 +41,7 @@ DIRECTORY_LOCK: Final = "embedlog.directory"
 HOUSEKEEPER: Final = "embedlog.housekeeper"
 CONTROL: Final = "embedlog.control"
 SLOTS: Final = "embedlog.slots"  # process slots
+REPLICAS: Final = "embedlog.replicas"  # the members of the set that the directory belongs to
 VISIT: Final = "embedlog.visit"  # the number of the last visit of a broker to the directory
 BROKER_LOCK: Final = ".lock"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"

@@ -1,0 +1,343 @@
+"""Members of a set of directories, recorded in the file `embedlog.replicas` of each one (`docs/protocol.md`, QUORUM-1).
+
+MEMBERSHIP-1  the file is replaced as a whole; its writer holds the open lock of the directory
+MEMBERSHIP-2  a set-up first writes the planned members into every directory, then the identities, then makes the first decision.
+    A repeat completes an interrupted one with the same numbers and ids
+MEMBERSHIP-3  a directory belongs to a set by cluster id, node and directory id; its path may change
+MEMBERSHIP-4  an empty directory in the place of a registered one is not prepared again: its disk may be absent
+MEMBERSHIP-5  a new registration id is on disk before anything is written in its name; the registered one remains beside it
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from embedlog.errors import EmbedlogError, ForeignDirectoryError, ReplicaSetError
+from embedlog.storage import files
+from embedlog.storage.checkpoints import LONG_MAX
+from embedlog.storage.file_names import INT_MAX, REPLICAS
+from embedlog.storage.identity import MetaProperties, id_bytes, id_text, read_meta
+from embedlog.storage.json_file import JsonFile
+
+VERSION: Final = 1
+MEMBERS_MAX: Final = 64  # bits of the ISR in a control page
+_REMEDY = "restore the file from another copy of the directory; without it the directory belongs to no set"
+_FILE = JsonFile("members", "the directories of a set of replicas; written by embedlog, change them through it", VERSION, _REMEDY)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One directory of a set. A directory with `replicas=False` is a witness: it votes and has no partitions of topics."""
+
+    node: int
+    directory_id: str
+    path: str
+    rack: str | None = None
+    voter: bool = True
+    replicas: bool = True
+    others: Mapping[str, Any] = field(default_factory=dict)  # unknown fields of a newer version
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The content of `embedlog.replicas`.
+
+    `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of its last registration in the
+    decision log, None and -1 before the first one. `alone`: the directory was written without its set since then.
+    """
+
+    cluster_id: str
+    node: int
+    registration_id: UUID
+    members: tuple[Member, ...]
+    registered_id: UUID | None = None
+    broker_epoch: int = -1
+    alone: bool = False
+    cluster_generation: int = 0
+    generation: int = 0
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Member:
+        """The member that this directory is."""
+        return next(member for member in self.members if member.node == self.node)
+
+    @property
+    def others_paths(self) -> list[str]:
+        """The paths of the other members."""
+        return [member.path for member in self.members if member.node != self.node]
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def read(directory: Path) -> Membership | None:
+    """The members that a directory has recorded; None if it belongs to no set.
+
+    Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one.
+    """
+    path = directory / REPLICAS
+    data = files.read_bytes(path)
+    return None if data is None else _decode(path, data)
+
+
+def write(directory: Path, membership: Membership, mode: int = 0o666) -> Membership:
+    """Replace the file durably; the written content. REQUIRES the open lock of the directory."""
+    new = replace(membership, generation=membership.generation + 1)
+    files.write_atomically(directory / REPLICAS, encode(new), mode)
+    return new
+
+
+def encode(membership: Membership) -> bytes:
+    """The bytes of the file."""
+    registered = membership.registered_id
+    content = {
+        "cluster_id": membership.cluster_id,
+        "node": membership.node,
+        "registration_id": id_text(membership.registration_id.bytes),
+        "registered_id": None if registered is None else id_text(registered.bytes),
+        "broker_epoch": membership.broker_epoch,
+        "alone": membership.alone,
+        "cluster_generation": membership.cluster_generation,
+        "members": [_encode_member(member) for member in membership.members],
+    }
+    return _FILE.encode(membership.generation, content, membership.others)
+
+
+def _encode_member(member: Member) -> dict[str, Any]:
+    return {
+        **member.others,
+        "node": member.node,
+        "directory_id": member.directory_id,
+        "path": member.path,
+        "rack": member.rack,
+        "voter": member.voter,
+        "replicas": member.replicas,
+    }
+
+
+def _decode(path: Path, data: bytes) -> Membership:
+    generation, rest = _FILE.decode(path, data)
+    try:
+        cluster_id, node = _text(rest.pop("cluster_id")), _number(rest.pop("node"))
+        registration_id, registered = _uuid(rest.pop("registration_id")), rest.pop("registered_id")
+        broker_epoch, alone = rest.pop("broker_epoch"), rest.pop("alone")
+        cluster_generation, entries = _number(rest.pop("cluster_generation")), rest.pop("members")
+        if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or type(alone) is not bool:
+            raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}")
+        if not isinstance(entries, list) or not 0 < len(entries) <= MEMBERS_MAX:
+            raise ValueError(f"a set has 1 to {MEMBERS_MAX} members")
+        members = tuple(sorted((_decode_member(entry) for entry in entries), key=lambda member: member.node))
+        _check_members(members, node)
+        registered_id = None if registered is None else _uuid(registered)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise ForeignDirectoryError(f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path) from problem
+    return Membership(
+        cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation, rest
+    )
+
+
+def _decode_member(entry: object) -> Member:
+    rest = dict(entry)  # type: ignore[call-overload]
+    member = Member(
+        node=_number(rest.pop("node")),
+        directory_id=_text(rest.pop("directory_id")),
+        path=_text(rest.pop("path")),
+        rack=rest.pop("rack"),
+        voter=rest.pop("voter"),
+        replicas=rest.pop("replicas"),
+        others=rest,
+    )
+    id_bytes(member.directory_id)
+    if not (member.rack is None or isinstance(member.rack, str)) or {type(member.voter), type(member.replicas)} != {bool}:
+        raise ValueError(f"rack {member.rack!r}, voter {member.voter!r}, replicas {member.replicas!r}")
+    return member
+
+
+def _check_members(members: tuple[Member, ...], node: int) -> None:
+    nodes, ids = {member.node for member in members}, {member.directory_id for member in members}
+    if len(nodes) != len(members) or len(ids) != len(members):
+        raise ValueError("a node or a directory id occurs twice")
+    if node not in nodes:
+        raise ValueError(f"the node {node} is no member")
+    if not any(member.voter for member in members):
+        raise ValueError("no member is a voter")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r:.100} is no text")
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= INT_MAX:
+        raise ValueError(f"{value!r:.100} is no number from 0 to {INT_MAX}")
+    return value
+
+
+def _uuid(value: object) -> UUID:
+    return UUID(bytes=id_bytes(_text(value)))
+
+
+# ---- the check of a set --------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """One given directory: its path, its identity and members as far as it has them. `problem`: the reason why it is away."""
+
+    path: Path
+    meta: MetaProperties | None = None
+    membership: Membership | None = None
+    problem: EmbedlogError | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has neither an identity nor members."""
+        return self.problem is None and self.meta is None and self.membership is None
+
+
+class CheckedSet(NamedTuple):
+    """The given directories in their order, and the members with the highest generation; None before the first set-up."""
+
+    found: tuple[Found, ...]
+    membership: Membership | None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the decision log of the set has a registration."""
+        return any(each.membership is not None and each.membership.registered_id is not None for each in self.found)
+
+
+def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -> CheckedSet:
+    """Read and compare the given directories (QUORUM-1). Changes nothing.
+
+    A directory that is missing or cannot be read is away, not an error. Raises ReplicaSetError if one is given twice or is a
+    clone, if they belong to different sets, and for one directory of a larger set, unless it is opened `alone`.
+    """
+    given = [Path(path) for path in paths]
+    _check_doubles(given)
+    found = tuple(_found(path) for path in given)
+    _check_clusters(found)
+    _check_clones(found)
+    known = [each.membership for each in found if each.membership is not None]
+    newest = max(known, key=lambda each: (each.registered_id is not None, each.generation), default=None)
+    checked = CheckedSet(found, newest)
+    if newest is not None:
+        _check_members_of(checked, newest)
+        if len(given) == 1 and not alone:
+            check_alone(given[0], newest)
+    return checked
+
+
+def check_alone(path: Path, membership: Membership) -> None:
+    """Raises ReplicaSetError if a directory has fellow members, without which it must not be written."""
+    if len(membership.members) > 1:
+        raise ReplicaSetError(
+            "the directory belongs to a set: open all of its directories, or this one with read_only=True or alone=True",
+            path=path,
+            expected=f"{len(membership.members)} directories",
+            found="one",
+            paths=[os.fspath(path), *membership.others_paths],
+        )
+
+
+def _found(path: Path) -> Found:
+    try:
+        if not files.is_directory(path):
+            return Found(path)  # it can be made, if it is new
+        return Found(path, read_meta(path), read(path))
+    except EmbedlogError as problem:
+        if isinstance(problem, ForeignDirectoryError):
+            raise
+        return Found(path, problem=problem)
+
+
+def _check_doubles(paths: list[Path]) -> None:
+    places: dict[object, Path] = {}
+    for path in paths:
+        real = files.real_path(path)
+        facts = files.lstat(real)
+        for place in {real, real if facts is None else (facts.device, facts.inode)}:
+            if place in places:
+                raise ReplicaSetError("the same directory is given twice", paths=[os.fspath(places[place]), os.fspath(path)])
+            places[place] = path
+
+
+def _check_clusters(found: Iterable[Found]) -> None:
+    first: tuple[str, Path] | None = None
+    for each in found:
+        ids = {each.meta.cluster_id} if each.meta is not None else set()
+        ids |= {each.membership.cluster_id} if each.membership is not None else set()
+        for cluster_id in sorted(ids):
+            first = first or (cluster_id, each.path)
+            if cluster_id != first[0]:
+                raise ReplicaSetError(
+                    "the directories belong to different clusters",
+                    expected=f"{first[0]!r:.100} as in {first[1]}",
+                    found=f"{cluster_id!r:.100}",
+                    paths=[os.fspath(first[1]), os.fspath(each.path)],
+                )
+
+
+def _check_clones(found: Iterable[Found]) -> None:
+    """No two directories have one directory id or one node, in their identity or in their members."""
+    for kind in ("directory id", "node"):
+        seen: dict[object, Path] = {}
+        for each in found:
+            value = _claimed(each, kind)
+            if value is None:
+                continue
+            if value in seen:
+                raise ReplicaSetError(
+                    f"two directories have one {kind}: one is a copy of the other, or was set up alone",
+                    found=value,
+                    paths=[os.fspath(seen[value]), os.fspath(each.path)],
+                )
+            seen[value] = each.path
+
+
+def _claimed(found: Found, kind: str) -> object:
+    """The node or the directory id of a directory, of which its two files must agree. Raises ReplicaSetError."""
+    meta, own = found.meta, None if found.membership is None else found.membership.own
+    claims = {getattr(meta, "node_id" if kind == "node" else "directory_id", None)}
+    claims |= {getattr(own, "node" if kind == "node" else "directory_id", None)}
+    claims -= {None}
+    if len(claims) > 1:
+        raise ReplicaSetError(
+            f"the {kind} in meta.properties is not the one in {REPLICAS}",
+            path=found.path,
+            found=" and ".join(sorted(map(str, claims))),
+            paths=[os.fspath(found.path)],
+        )
+    return next(iter(claims), None)
+
+
+def _check_members_of(checked: CheckedSet, newest: Membership) -> None:
+    members = {member.node: member for member in newest.members}
+    for each in checked.found:
+        own = each.membership
+        if own is None:
+            continue
+        if own.cluster_generation != newest.cluster_generation:
+            raise ReplicaSetError(
+                "the directory belongs to another generation of the set",
+                path=each.path,
+                expected=newest.cluster_generation,
+                found=own.cluster_generation,
+                paths=[os.fspath(each.path)],
+            )
+        member = members.get(own.node)
+        if member is not None and member.directory_id != own.own.directory_id:
+            raise ReplicaSetError(
+                f"another directory is node {own.node} of the set",
+                path=each.path,
+                expected=f"directory id {member.directory_id}",
+                found=own.own.directory_id,
+                paths=[os.fspath(each.path), member.path],
+            )

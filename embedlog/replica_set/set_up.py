@@ -1,0 +1,169 @@
+"""The first set-up of a set of directories, and new registration ids (`docs/protocol.md`, QUORUM-1, REPLICA-12, REPLICA-19).
+
+SETUP-1  every step is under the open locks of all given directories, taken in the order of their paths
+SETUP-2  a directory with partitions, or in use by a process, is not made a member
+SETUP-3  the plan comes before the identity in every directory. A repeat takes the numbers and ids of any plan that it finds
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from embedlog._native import system
+from embedlog.errors import DirectoryInUseError, ReplicaSetError
+from embedlog.replica_set import membership as members
+from embedlog.replica_set.membership import CheckedSet, Found, Member, Membership
+from embedlog.storage import file_names, files, location, locks
+from embedlog.storage.identity import MetaProperties, new_id, write_meta
+
+
+def prepare_set(
+    paths: Sequence[Path], *, deadline_ns: int, racks: Sequence[str | None] | None = None, create: bool = True, mode: int = 0o666
+) -> CheckedSet:
+    """Check the given directories, and make those of a new set its members, before they are opened.
+
+    Raises ReplicaSetError, and the errors of `check_set`; LockTimeoutError if a directory is being opened or closed.
+    """
+    _check_paths(paths, racks)
+    if (checked := members.check_set(paths)).is_registered:
+        return checked
+    for path in paths:
+        location.enter(path, read_only=False, create=create, mode=mode)
+    with open_locks(paths, deadline_ns, mode):
+        checked = members.check_set(paths)  # another process may have been faster
+        if checked.is_registered or all(_is_prepared(each) for each in checked.found):
+            return checked
+        _check_complete(checked)
+        plan = _plan(checked, racks or [None] * len(paths))
+        for each, own in plan:
+            if each.membership is None:
+                members.write(each.path, own, mode)
+        for each, own in plan:
+            if each.meta is None or each.meta.directory_id is None:
+                others = each.meta.others if each.meta is not None else {}
+                write_meta(each.path, MetaProperties(1, own.cluster_id, own.node, own.own.directory_id, others), mode)
+        return members.check_set(paths)
+
+
+def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False) -> Membership:
+    """Draw a new registration id (MEMBERSHIP-5). REQUIRES the open lock of the directory, and no other process in it."""
+    return members.write(directory, replace(found, registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
+
+
+def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> None:
+    """Check, before one directory is opened for writing, that it belongs to no larger set (REPLICA-19).
+
+    With `alone` it may: it gets a new registration id, so that the set does not take it for complete. Raises ReplicaSetError, and
+    DirectoryInUseError if processes use the directory as a part of its set.
+    """
+    if not files.exists(directory / file_names.REPLICAS):
+        return
+    with open_locks([directory], deadline_ns, mode):
+        found = members.read(directory)
+        if found is None:
+            return
+        if not alone:
+            members.check_alone(directory, found)
+        elif not _is_used(directory):
+            renew(directory, found, mode, alone=True)
+        elif not found.alone:
+            raise DirectoryInUseError("processes use the directory as a part of its set", path=directory)
+
+
+@contextlib.contextmanager
+def open_locks(paths: Iterable[Path], deadline_ns: int, mode: int) -> Iterator[None]:
+    """Hold the open locks of these directories (SETUP-1). Raises LockTimeoutError."""
+    with contextlib.ExitStack() as held:
+        for name in sorted(os.fspath(path / file_names.OPEN_LOCK) for path in paths):
+            lock = locks.LockFile(name, mode)
+            held.callback(lock.close)
+            held.enter_context(lock.hold(deadline_ns))
+        yield
+
+
+def _check_paths(paths: Sequence[Path], racks: Sequence[str | None] | None) -> None:
+    if not 0 < len(paths) <= members.MEMBERS_MAX:
+        raise ReplicaSetError("the number of directories of a set", expected=f"1 to {members.MEMBERS_MAX}", found=len(paths))
+    if racks is not None and len(racks) != len(paths):
+        raise ReplicaSetError("racks", expected=f"one for each of {len(paths)} directories", found=len(racks))
+    for path in paths:
+        try:
+            os.fspath(path).encode()
+        except UnicodeEncodeError:
+            raise ReplicaSetError("the path of a member must be valid UTF-8", path=path) from None
+
+
+def _is_prepared(each: Found) -> bool:
+    return each.membership is not None and each.meta is not None and each.meta.directory_id is not None
+
+
+def _check_complete(checked: CheckedSet) -> None:
+    """All directories of a new set are there, unused, and empty; an interrupted set-up is repeated with the same ones."""
+    for each in checked.found:
+        if each.problem is not None:
+            raise each.problem
+        if _is_used(each.path):
+            raise DirectoryInUseError("processes use the directory without a set", path=each.path)
+        partitions = [name for name in files.directories(each.path) if file_names.parse_partition_name(name)]
+        if each.membership is None and partitions:
+            raise ReplicaSetError(
+                "the directory is a log of its own: a new set begins with empty directories",
+                path=each.path,
+                found=f"{len(partitions)} partitions",
+                paths=[os.fspath(each.path)],
+            )
+    if checked.membership is not None and len(checked.membership.members) != len(checked.found):
+        raise ReplicaSetError(
+            "the set-up of these directories was interrupted: repeat it with the same ones",
+            paths=[member.path for member in checked.membership.members],
+        )
+
+
+def _plan(checked: CheckedSet, racks: Sequence[str | None]) -> list[tuple[Found, Membership]]:
+    """Each directory with its members: those of a plan that was found, else new ones."""
+    found, known = checked.found, checked.membership
+    chosen = _assigned(found, known.members) if known is not None else _numbered(found, racks)
+    cluster_id = known.cluster_id if known is not None else next((each.meta.cluster_id for each in found if each.meta), new_id())
+    every = tuple(sorted(chosen, key=lambda member: member.node))
+    return [
+        (each, each.membership or Membership(cluster_id, member.node, uuid.uuid4(), every))
+        for each, member in zip(found, chosen, strict=True)
+    ]
+
+
+def _numbered(found: Sequence[Found], racks: Sequence[str | None]) -> list[Member]:
+    """New members. A directory that was opened before, and is empty, keeps its number."""
+    taken = {each.meta.node_id for each in found if each.meta is not None}
+    free = (node for node in range(1, 2 * members.MEMBERS_MAX) if node not in taken)
+    chosen = []
+    for each, rack in zip(found, racks, strict=True):
+        node = next(free) if each.meta is None else each.meta.node_id
+        known = each.meta.directory_id if each.meta is not None else None
+        chosen.append(Member(node, known or new_id(), os.fspath(each.path), rack))
+    return chosen
+
+
+def _assigned(found: Sequence[Found], planned: Sequence[Member]) -> list[Member]:
+    """The planned member for each directory: by its own file, by its path, else the next free one."""
+    chosen: list[Member | None] = []
+    for each in found:
+        own = each.membership.own.node if each.membership is not None else None
+        path = os.fspath(each.path)
+        chosen.append(next((member for member in planned if own == member.node or (own is None and path == member.path)), None))
+    used = {member.node for member in chosen if member is not None}
+    free = iter([member for member in planned if member.node not in used])
+    return [member or replace(next(free), path=os.fspath(each.path)) for each, member in zip(found, chosen, strict=True)]
+
+
+def _is_used(directory: Path) -> bool:
+    """Whether a process holds `.lock`. REQUIRES the open lock."""
+    path = directory / file_names.BROKER_LOCK
+    if not files.exists(path):
+        return False
+    with files.opened(path) as fd:
+        return system.lock_probe(fd) > 0

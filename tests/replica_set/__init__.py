@@ -1,0 +1,1 @@
+"""Tests of the directories of a set: members, the decision log, registration."""
