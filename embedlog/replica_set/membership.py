@@ -217,8 +217,8 @@ class CheckedSet(NamedTuple):
 def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -> CheckedSet:
     """Read and compare the given directories (QUORUM-1). Changes nothing.
 
-    A directory that is missing or cannot be read is away, not an error. Raises ReplicaSetError if one is given twice or is a
-    clone, if they belong to different sets, and for one directory of a larger set, unless it is opened `alone`.
+    A directory that is missing or cannot be read is away, not an error. Raises ReplicaSetError if one is given twice, if one is a
+    clone, and if they belong to different sets. One directory of a larger set is refused, too, unless it is opened `alone`.
     """
     given = [Path(path) for path in paths]
     _check_doubles(given)
