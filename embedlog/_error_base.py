@@ -71,7 +71,7 @@ class PlacedError(EmbedlogError):
 
     __module__ = "embedlog.errors"
 
-    _FACTS = ("topic", "partition", "offset")
+    _FACTS: ClassVar[tuple[str, ...]] = ("topic", "partition", "offset")
 
     def __init__(
         self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None, **facts: Any
