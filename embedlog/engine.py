@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
+from embedlog import log_directory
 from embedlog._native import system
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
@@ -94,6 +95,8 @@ class Engine:
 
     def topics_version(self) -> int:
         """A number that changes with each change of topics; odd during a change, or if no page reports changes."""
+        if len(self.directories) > 1:
+            return log_directory.topics_version(self.directories)
         page = self.home.context.directory_page
         return 1 if page is None else page.topics()
 
@@ -194,10 +197,13 @@ class Engine:
         deadline = files.deadline_after(timeout_s)
         live = [(page, offset) for partition, offset in tails if (page := partition.mapped_page) is not None]
         words = [(page, seen) for partition, seen in notices if (page := partition.mapped_page) is not None]
-        if len(live) == len(tails):
-            ready = waiter.wait(live, committed, self.home.context.directory_page, deadline, topics, words)
+        if len(live) < len(tails):
+            ready = waiter.wait(live, committed, (), min(deadline, files.deadline_after(STATIC_CHECK_S)), words)
+        elif len(self.directories) > 1:
+            ready = waiter.wait(live, committed, log_directory.followed(self.directories, topics), deadline, words)
         else:
-            ready = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_CHECK_S)), topics, words)
+            page = self.home.context.directory_page
+            ready = waiter.wait(live, committed, () if page is None else ((page, topics),), deadline, words)
         if 0 <= ready < len(live):
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()

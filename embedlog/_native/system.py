@@ -205,15 +205,17 @@ class Page:
 
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
 NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
+DIRECTORIES_MAX: Final[int] = lib.EL_DIRECTORIES_MAX
 NOT_FOLLOWED: Final = -1  # the wait ignores the topics
 MAIN_THREAD_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
 OTHER_THREAD_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
 
 
-def _moved(directory: Page | None, topics: int, notices: Sequence[tuple[Page, int]]) -> bool:
-    """Whether the topics word or a notice word differs from the given value."""
-    if topics >= 0 and directory is not None and directory.topics() != topics:
-        return True
+def _moved(directories: Sequence[tuple[Page, int]], notices: Sequence[tuple[Page, int]]) -> bool:
+    """Whether a topics word or a notice word differs from the given value."""
+    for page, seen in directories:
+        if seen >= 0 and page.topics() != seen:
+            return True
     return any(page.notice() != seen for page, seen in notices)
 
 
@@ -225,32 +227,39 @@ class Waiter:
 
     def __init__(self) -> None:
         self._word = ffi.new("uint32_t *")
+        self._directories = ffi.new("el_watched_directory[]", DIRECTORIES_MAX)
 
     def wait(
         self,
         tails: Sequence[tuple[Page, int]],
         committed: bool,
-        directory: Page | None,
+        directories: Sequence[tuple[Page, int]],
         deadline_ns: int,
-        topics: int = NOT_FOLLOWED,
         notices: Sequence[tuple[Page, int]] = (),
     ) -> int:
         """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
 
-        `topics` is the value of the directory's `Page.topics` before the caller last read the topics. `notices` has values of
-        `Page.notice` for at most NOTICES_MAX pages, each read before the data that it announces.
+        `directories` has the pages of all directories of the tails, at most DIRECTORIES_MAX, each with the value of its
+        `Page.topics` before the caller last read the topics, or NOT_FOLLOWED. `notices` has values of `Page.notice` for at most
+        NOTICES_MAX pages, each read before the data that it announces.
         """
         watched_notices = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
         buffer = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
-        shared = directory.raw if directory else ffi.NULL
-        watched = [page for page, _ in tails] + ([] if directory is None else [directory])
-        uncounted = any(page.locked or not page.writable for page in watched) or any(page.locked for page, _ in notices)
+        shared = self._directories
+        for at, (page, topics) in enumerate(directories):
+            watched = shared[at]
+            watched.page, watched.topics = page.raw, topics
+        uncounted = any(page.locked or not page.writable for page, _ in (*tails, *directories)) or any(
+            page.locked for page, _ in notices
+        )
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
         slice_ns = MAIN_THREAD_SLICE_NS if threading.get_ident() == threading.main_thread().ident else OTHER_THREAD_SLICE_NS
         while True:
             until = min(deadline_ns, boot_ns() + slice_ns)
-            code = int(lib.el_wait(buffer, len(tails), watched_notices, len(notices), flags, shared, topics, self._word, until))
-            if code == len(tails) and not self._word[0] and not _moved(directory, topics, notices):
+            code = int(
+                lib.el_wait(buffer, len(tails), watched_notices, len(notices), shared, len(directories), flags, self._word, until)
+            )
+            if code == len(tails) and not self._word[0] and not _moved(directories, notices):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:
                 return code

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -135,7 +136,7 @@ static void *read_page(void *bad) {
     for (int64_t seen = 0; seen < PUBLICATIONS;) {
         el_tuple now;
         el_tail tail = {page, seen};
-        el_wait(&tail, 1, NULL, 0, 0, NULL, -1, &wake, el_boot_ns() + 1000000000);
+        el_wait(&tail, 1, NULL, 0, NULL, 0, 0, &wake, el_boot_ns() + 1000000000);
         if (el_page_read(page, &now) != EL_OK || now.segment_size != now.log_end * 100 || now.log_end < seen) *(int *)bad += 1;
         else seen = now.log_end;
     }
@@ -242,7 +243,7 @@ static void *follow(void *bad) {
     for (int64_t last = 0; last < NOTICES;) {
         el_notice notice = {page, el_page_notice(page)};
         int64_t now = noticed;                          /* the word is read before the look */
-        if (now == last) el_wait(NULL, 0, &notice, 1, 0, NULL, -1, &wake, deadline_ns);
+        if (now == last) el_wait(NULL, 0, &notice, 1, NULL, 0, 0, &wake, deadline_ns);
         if (now < last || el_boot_ns() > deadline_ns) return *(int *)bad += 1, NULL;
         last = now;
     }
@@ -260,6 +261,69 @@ static void check_notices(void) {
     }
     for (int at = 0; at < 2; at++) pthread_join(followers[at], NULL);
     check("no notice is slept through", bad[0] + bad[1] == 0);
+}
+
+/* ---- several directories: each publication is seen before the next one, so that none hides a lost wake ------------------ */
+
+enum { DIRECTORIES = 3, STEPS = 1500, TAILS = 200 };
+
+static uint8_t *directories[DIRECTORIES], *partitions[DIRECTORIES];
+static _Atomic int64_t step_seen[2];
+
+typedef struct { int number, tails, bad; } el_directory_reader;
+
+static void *follow_directories(void *argument) {
+    el_directory_reader *reader = argument;
+    uint32_t wake = 0;
+    int64_t ends[DIRECTORIES] = {0}, deadline_ns = el_boot_ns() + 120000000000;
+    for (int64_t step = 0; step < STEPS && !reader->bad;) {
+        el_tail tails[TAILS];
+        el_watched_directory watched[DIRECTORIES];
+        for (int at = 0; at < reader->tails; at++) tails[at] = (el_tail){partitions[at % DIRECTORIES], ends[at % DIRECTORIES]};
+        for (int at = 0; at < DIRECTORIES; at++) watched[at] = (el_watched_directory){directories[at], -1};
+        int64_t found = el_wait(tails, reader->tails, NULL, 0, watched, DIRECTORIES, 0, &wake, deadline_ns);
+        reader->bad = el_boot_ns() > deadline_ns;
+        if (found < 0 || found >= reader->tails) continue;
+        ends[found % DIRECTORIES]++;
+        step_seen[reader->number] = ++step;
+    }
+    step_seen[reader->number] = STEPS;
+    return NULL;
+}
+
+static uint8_t *new_page(const char *folder, int number) {
+    char path[4096];
+    int32_t error = 0;
+    snprintf(path, sizeof path, "%s/page-%d", folder, number);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    uint8_t *made = el_allocate(fd, EL_PAGE_BYTES) < 0 ? NULL : el_map(fd, 1, &error);
+    close(fd);
+    return made;
+}
+
+static void check_directories(const char *folder) {
+    el_identity identity = {.partition = 0};
+    el_tuple tuples[DIRECTORIES] = {{0}};
+    el_directory_reader readers[2] = {{0, DIRECTORIES, 0}, {1, TAILS, 0}};
+    pthread_t threads[2];
+    uint32_t random = 1;
+    for (int at = 0; at < DIRECTORIES; at++) {
+        tuples[at].first_unstable = -1;
+        directories[at] = new_page(folder, at), partitions[at] = new_page(folder, DIRECTORIES + at);
+        if (!directories[at] || !partitions[at]) return check("pages of directories are mapped", 0);
+        el_directory_init(directories[at], &identity);
+        el_page_init(partitions[at], &identity, &tuples[at], 0);
+    }
+    for (int at = 0; at < 2; at++) pthread_create(&threads[at], NULL, follow_directories, &readers[at]);
+    for (int64_t step = 1; step <= STEPS; step++) {
+        random = random * 1664525 + 1013904223;
+        int at = (int)((random >> 16) % DIRECTORIES);
+        tuples[at].high_watermark = ++tuples[at].log_end;
+        el_page_publish(partitions[at], &tuples[at], directories[at]);
+        while (step_seen[0] < step || step_seen[1] < step) sched_yield();
+    }
+    for (int at = 0; at < 2; at++) pthread_join(threads[at], NULL);
+    check("no publication in several directories is slept through", readers[0].bad + readers[1].bad == 0);
 }
 
 /* ---- leases ------------------------------------------------------------------------------------------------------------- */
@@ -319,6 +383,7 @@ int main(int count, char **arguments) {
     check_indexes();
     check_page(arguments[1]);
     check_notices();
+    check_directories(arguments[1]);
     check_appends(arguments[1]);
     check_leases(arguments[1]);
     printf("%d failed\n", failures);

@@ -9,13 +9,17 @@ typedef struct {
     const uint8_t *page;
     int64_t seen;                    /* of el_page_notice, read before the caller read the data */
 } el_notice;
-enum el_wait_limits { EL_NOTICES_MAX = 4 };
+typedef struct {
+    uint8_t *page;
+    int64_t topics;                  /* the topics word that the caller has processed; another value ends the wait; -1: ignored */
+} el_watched_directory;
+enum el_wait_limits { EL_NOTICES_MAX = 4, EL_DIRECTORIES_MAX = 8 };
 /* Sleeps until a page publishes more than its tail's offset or changes its generation. A notice word that differs from `seen`, a `wake`
  * other than 0, and the deadline also end the sleep. Returns the index of a ready tail, `count` for any other wake (also a spurious one),
  * -(1000 + ETIMEDOUT).
- * `directory`: the directory's page, used for more than 120 tails or without futex_waitv. `wake`: the caller's own word, which el_wake sets.
- * `flags`: 1: use the stable end; 2: a page is read-only or a private copy, so the waiter cannot be counted and checks every millisecond.
- * `topics`: the topics word that the caller has processed; another value ends the wait; -1: ignored. */
-int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count, int32_t flags, uint8_t *directory,
-                int64_t topics, uint32_t *wake, int64_t deadline_ns);
+ * `directories`: the pages of all directories of the tails, used for their topics, and for data if there are more tails than words.
+ * `wake`: the caller's own word, which el_wake sets.
+ * `flags`: 1: use the stable end; 2: a page is read-only or a private copy, so the waiter cannot be counted and checks every millisecond. */
+int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
+                const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t deadline_ns);
 int32_t el_wake(uint32_t *wake);

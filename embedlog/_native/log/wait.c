@@ -3,7 +3,8 @@
  * CWAIT-1  a waiter raises the count, reads the positions again, and only then sleeps: no publication is missed in between
  * CWAIT-2  a killed waiter leaves its count raised: appenders then make a system call too many, and no wake is lost
  * CWAIT-3  a read-only mapping cannot be counted, so it is not woken: such a waiter checks every millisecond
- * CWAIT-4  for more pages than futex_waitv takes, or without it, the wait uses the directory's word, which every publication changes
+ * CWAIT-4  for more pages than futex_waitv takes, the wait uses one word of each directory, which every publication there changes;
+ *          then the tails of all directories are checked again before the sleep
  * CWAIT-5  a waiter for topics passes the topics word of its last read: a later change prevents the sleep. The same holds for notices,
  *          whose words change with or without counted waiters */
 #include "log/control_page.h"
@@ -25,9 +26,9 @@ typedef struct {                        /* struct futex_waitv of linux/futex.h, 
     uint32_t reserved;
 } el_waitv;
 
-enum { EL_WAITV_MAX = 121, EL_WAITV_WORDS = EL_WAITV_MAX + 3 + EL_NOTICES_MAX, EL_WAITV_32 = 2 };
+enum { EL_WAITV_WORDS = 128, EL_WAITV_32 = 2 };
 
-_Static_assert(EL_WAITV_WORDS <= 128, "futex_waitv takes no more");
+_Static_assert(1 + EL_NOTICES_MAX + 2 * EL_DIRECTORIES_MAX <= EL_WAITV_WORDS, "futex_waitv takes no more");
 
 static int ready(const el_tail *tail, int committed) {
     el_tuple now;
@@ -53,11 +54,11 @@ static int any_moved(const el_notice *notices, int64_t count) {
     return 0;
 }
 
-static void count_waiter(const el_tail *tails, int64_t count, uint8_t *directory, int by) {
+static void count_waiter(const el_tail *tails, int64_t count, const el_watched_directory *shared, int64_t shared_count, int by) {
     for (int64_t at = 0; at < count; at++)
         atomic_fetch_add(&as_page(tails[at].page)->data_waiters, (uint32_t)by);
-    if (directory)
-        atomic_fetch_add(&as_page(directory)->data_waiters, (uint32_t)by);
+    for (int64_t at = 0; at < shared_count; at++)
+        atomic_fetch_add(&as_page(shared[at].page)->data_waiters, (uint32_t)by);
 }
 
 static void add_seen(el_waitv *words, int *used, _Atomic uint32_t *word, uint32_t seen) {
@@ -100,29 +101,29 @@ static int poll_on(el_waitv *words, int used, int fixed, const el_tail *tails, i
     }
 }
 
-int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count, int32_t flags, uint8_t *directory,
-                int64_t topics, uint32_t *wake, int64_t deadline_ns) {
-    if (notice_count < 0 || notice_count > EL_NOTICES_MAX)
+int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
+                const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t deadline_ns) {
+    if (notice_count < 0 || notice_count > EL_NOTICES_MAX || directory_count < 0 || directory_count > EL_DIRECTORIES_MAX)
         return EL_EINVALID;
     int committed = flags & EL_WAIT_COMMITTED, uncounted = flags & EL_WAIT_UNCOUNTED;
     el_waitv words[EL_WAITV_WORDS];
     _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
-    int used = 0, one_by_one = count <= EL_WAITV_MAX;
-    int64_t counted = one_by_one ? count : 0;
+    int used = 0;
     if (own)
         add_word(words, &used, own);
-    if (directory && topics >= 0)
-        add_seen(words, &used, &as_page(directory)->lock_word, (uint32_t)topics);
+    for (int64_t at = 0; at < directory_count; at++)
+        if (directories[at].topics >= 0)
+            add_seen(words, &used, &as_page(directories[at].page)->lock_word, (uint32_t)directories[at].topics);
     for (int64_t at = 0; at < notice_count; at++)
         add_seen(words, &used, &as_page(notices[at].page)->notice_word, (uint32_t)notices[at].seen);
-    int fixed = used;
+    int fixed = used, one_by_one = count <= EL_WAITV_WORDS - used;
+    int64_t counted = one_by_one ? count : 0, shared_count = one_by_one ? 0 : directory_count;
     for (int64_t at = 0; at < counted; at++)
         add_word(words, &used, &as_page(tails[at].page)->data_word);
-    if (!one_by_one && directory)
-        add_word(words, &used, &as_page(directory)->data_word);
-    uint8_t *shared = one_by_one ? NULL : directory;
+    for (int64_t at = 0; at < shared_count; at++)
+        add_word(words, &used, &as_page(directories[at].page)->data_word);
     if (!uncounted)
-        count_waiter(tails, counted, shared, 1);
+        count_waiter(tails, counted, directories, shared_count, 1);
     atomic_thread_fence(memory_order_seq_cst);  /* pairs with the fence of el_announce: the count must be visible before the check (CWAIT-1) */
     int64_t found = first_ready(tails, count, committed);
     int rc = 0;
@@ -138,7 +139,7 @@ int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, i
         rc = left > 0 ? 0 : -ETIMEDOUT;
     }
     if (!uncounted)
-        count_waiter(tails, counted, shared, -1);
+        count_waiter(tails, counted, directories, shared_count, -1);
     if (found < 0)
         found = first_ready(tails, count, committed);
     if (found >= 0)
