@@ -2,8 +2,8 @@
 
 LOGDIRECTORY-1  opening reads one file of topics; a partition is opened when it is first used
 LOGDIRECTORY-2  the first process completes interrupted creations before the open lock is released; deletions need the open log
-LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown; a partition whose close fails
-    does not prevent the close of the others, and no checkpoint is written then
+LOGDIRECTORY-3  the last process leaves the directory as Kafka leaves it after an orderly shutdown. If the close of a partition
+    fails, the others are closed, and no checkpoint is written
 LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log of several directories has one object for each
 """
 

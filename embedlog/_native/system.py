@@ -239,7 +239,7 @@ class Waiter:
     ) -> int:
         """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
 
-        `directories` has the pages of all directories of the tails, at most DIRECTORIES_MAX, each with the value of its
+        `directories` has the pages of all directories of the tails, at most DIRECTORIES_MAX. With each is the value of its
         `Page.topics` before the caller last read the topics, or NOT_FOLLOWED. `notices` has values of `Page.notice` for at most
         NOTICES_MAX pages, each read before the data that it announces.
         """

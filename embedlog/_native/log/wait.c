@@ -3,8 +3,7 @@
  * CWAIT-1  a waiter raises the count, reads the positions again, and only then sleeps: no publication is missed in between
  * CWAIT-2  a killed waiter leaves its count raised: appenders then make a system call too many, and no wake is lost
  * CWAIT-3  a read-only mapping cannot be counted, so it is not woken: such a waiter checks every millisecond
- * CWAIT-4  for more pages than futex_waitv takes, the wait uses one word of each directory, which every publication there changes;
- *          then the tails of all directories are checked again before the sleep
+ * CWAIT-4  for more pages than futex_waitv takes, the wait uses one word of each directory, which every publication there changes
  * CWAIT-5  a waiter for topics passes the topics word of its last read: a later change prevents the sleep. The same holds for notices,
  *          whose words change with or without counted waiters */
 #include "log/control_page.h"
