@@ -28,6 +28,7 @@ from embedlog.coordination.transactions.transaction_coordinator import Transacti
 from embedlog.errors import ClosedError, ForkedError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
+from embedlog.replica_set import set_up
 from embedlog.storage import files
 from embedlog.topic import Topic, is_internal
 
@@ -48,7 +49,7 @@ class Service(Protocol):
 class Engine:
     """An open log. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
-    def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig) -> None:
+    def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> None:
         self.path = paths[0]
         self.read_only = read_only
         self.config = config
@@ -63,6 +64,9 @@ class Engine:
             self.directories = [LogDirectory(self, path, read_only=read_only, create=create, config=config) for path in paths]
             self.home = self.directories[0]  # the only one of a log without replicas
             self.registry = self.home.registry
+            if self.home.in_set and len(paths) == 1 and not read_only:
+                deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
+                set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=config.file_mode)
             self._partitions: Mapping[tuple[str, int], Partition] = self.home.partitions
             for directory in self.directories:
                 undo.callback(directory.release)

@@ -59,11 +59,12 @@ class Log:
         *,
         read_only: bool = False,
         create: bool = True,
+        alone: bool = False,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LogOptions],
     ) -> None:
-        where = location.checked(path)
-        engine = Engine([where], read_only=read_only, create=create, config=parse(LogConfig, config, **settings))
+        where, options = location.checked(path), parse(LogConfig, config, **settings)
+        engine = Engine([where], read_only=read_only, create=create, alone=alone, config=options)
         self._housekeeper: Housekeeper | None = None
         try:
             self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
@@ -428,22 +429,22 @@ def open(
     *,
     read_only: bool = False,
     create: bool = True,
+    alone: bool = False,
     config: Mapping[str, Any] | None = None,
     **settings: Unpack[LogOptions],
 ) -> Log:
     """Open a log directory, and create it if it is absent; any number of processes may open it.
 
-    `read_only` writes nothing, takes no lock and needs no write permission; it follows appends of other processes. `create=False`
-    refuses an absent path. Settings of the log (docs/configuration.md): `config` is a mapping of Kafka's names,
-    keywords have underscores.
+    `read_only` takes no lock and needs no write permission; it follows other processes. `create=False` refuses an absent path.
+    A directory of a set is written only if `alone`. `config` has Kafka's names (docs/configuration.md); keywords use "_".
 
     Raises DirectoryInUseError if a broker uses it, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
-    ConfigError, StorageError.
+    ReplicaSetError, ConfigError, StorageError.
     """
     try:
-        return Log(path, read_only=read_only, create=create, config=config, **settings)
+        return Log(path, read_only=read_only, create=create, alone=alone, config=config, **settings)
     except StorageError as error:
         if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        message = f"{error.message} (read_only=True needs no write permission)"
-        raise StorageError(message, errno=error.errno, path=error.path, position=error.position) from error
+        hint = " (read_only=True needs no write permission)"
+        raise StorageError(error.message + hint, errno=error.errno, path=error.path, position=error.position) from error

@@ -62,7 +62,7 @@ class LogDirectory:
         self._acquired = contextlib.ExitStack()
         system.guard()
         mode = config.file_mode
-        location.enter(path, read_only=read_only, create=create, mode=mode)
+        self.in_set = file_names.REPLICAS in location.enter(path, read_only=read_only, create=create, mode=mode)
         self.registry = TopicRegistry(path, mode)
         self.registry.moving = self._topics_moving
         self.registry.word = self.mapped_topics_version

@@ -52,14 +52,13 @@ def _mistaken(text: str) -> tuple[str, str] | None:
     return None
 
 
-def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
-    """Check that the log directory exists, or create it with its parents.
+def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> list[str]:
+    """Check that the log directory exists, or create it with its parents; the names in it.
 
     Raises ForeignDirectoryError, and StorageError with ENOENT if it is missing and must not be created.
     """
     if files.is_directory(path):
-        _check(path, reading=read_only)
-        return
+        return _checked(path, reading=read_only)
     if files.exists(path):
         raise ForeignDirectoryError("not a directory", path=path)
     if read_only or not create:
@@ -71,16 +70,18 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
     for each in reversed(missing):
         files.mkdir(each, files.directory_mode(mode), exist_ok=True)
         files.sync_directory(each.parent)
+    return []
 
 
-def _check(path: Path, *, reading: bool) -> None:
-    """Check that the content is that of a log, or that the directory is empty if a log is to be created in it."""
+def _checked(path: Path, *, reading: bool) -> list[str]:
+    """The names in a directory, which must be a log, or empty if a log is to be created in it."""
     names = files.listing(path)
     whole = [file_names.temporary_of(name) or name for name in names]  # a crash in the first open may leave only these
     ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
     if any(ours) or any(file_names.parse_partition_name(name) for name in files.directories(path)):
-        return
+        return names
     others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
     if others or reading:
         found = f"{len(others)} other names, such as {others[0]}" if others else "nothing"
         raise ForeignDirectoryError("not a log directory", path=path, expected="partitions or meta.properties", found=found)
+    return names

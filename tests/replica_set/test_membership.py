@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog._native import system
 from embedlog.errors import (
     DirectoryInUseError,
@@ -207,6 +208,23 @@ def test_replica_19_one_directory_of_a_set_is_not_opened_for_writing_without_lea
     assert after is not None
     assert after.registration_id != before.registration_id
     assert (after.registered_id, after.alone) == (before.registered_id, True)
+
+
+def test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads(tmp_path: Path) -> None:
+    paths = prepared(tmp_path)
+    registered(paths)
+    before = membership.read(paths[0])
+    with pytest.raises(ReplicaSetError, match="alone=True"):
+        embedlog.open(paths[0])
+    embedlog.open(paths[0], read_only=True).close()
+    assert membership.read(paths[0]) == before
+    with embedlog.open(paths[0], alone=True) as log, embedlog.open(paths[0], alone=True):
+        drawn = membership.read(paths[0])
+        log.create_topic("t")
+    assert before is not None
+    assert drawn is not None
+    assert drawn.registration_id != before.registration_id
+    assert membership.read(paths[0]) == drawn
 
 
 def test_replica_19_a_directory_in_use_by_its_set_is_not_opened_alone(tmp_path: Path) -> None:
