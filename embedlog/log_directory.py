@@ -209,8 +209,14 @@ class LogDirectory:
         if self.read_only:
             self.reload_topics()
 
+    def partition(self, name: str, number: int) -> Partition:
+        """The open partition, with changes of topics by other processes. Raises UnknownTopicOrPartitionError."""
+        self.refresh_topics()
+        return self.partition_of(self.registry.live(name), number)
+
     def partition_of(self, topic: Topic, number: int) -> Partition:
         """The open partition of a topic that was just read. Raises UnknownTopicOrPartitionError."""
+        self.check_open()
         found = self.partitions.get((topic.name, number))
         return self.opened(topic, number) if found is None else found
 
@@ -248,7 +254,6 @@ class LogDirectory:
                     or files.exists(self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY)
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
-                        self.check_open()
                         found.append(self.partition_of(topic, number))
         return found
 
@@ -259,7 +264,6 @@ class LogDirectory:
         for name in topics:
             found = self.registry.live(name)
             for number in found.numbers:
-                self.check_open()
                 partition = self.partition_of(found, number)
                 if partition.durable_offset < partition.bounds().log_end:
                     partition.sync()

@@ -29,7 +29,7 @@ def test_records_deleted_up_to_a_segments_border_stay_deleted(tmp_path: Path, po
         append(log, 6)
         assert log.delete_records({TP: 4}) == {TP: 4}
         if points_first:
-            log._housekeeper._points()
+            log._housekeeper.jobs.points()
     with opened(tmp_path / "log") as log:
         assert log._engine.partition("t", 0).bounds().log_start == 4
 

@@ -61,13 +61,13 @@ def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nurser
     partition = log._engine.partition("t", 0)
     append(log)
     log.flush()
-    log._housekeeper.flush_due()
+    log._housekeeper.jobs.flush_due()
     victim = play.enter()
     play.die_in_append(victim, ".log", kind="pwrite", action="kill_after")
     with partition.exclusive():
         pass
     assert (partition.durable_offset, partition.bounds().log_end) == (1, 2)
-    log._housekeeper.flush_due()
+    log._housekeeper.jobs.flush_due()
     assert partition.durable_offset == 2
     log.close()
 
@@ -96,11 +96,11 @@ def test_the_flusher_forgets_a_topic_that_was_deleted(tmp_path: Path, caplog: py
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)
-        log._housekeeper.flush_due()
+        log._housekeeper.jobs.flush_due()
         log.delete_topic("t")
-        log._housekeeper.flush_due()
+        log._housekeeper.jobs.flush_due()
         assert not caplog.records
-        assert not log._housekeeper._unsynced
+        assert not log._housekeeper.jobs._unsynced
 
 
 def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_clock_that_jumps_ends_no_wait_and_delays_no_sync(tmp_path: Path, shif
 
         def synced() -> bool:
             assert log._housekeeper is not None
-            log._housekeeper.flush_due()
+            log._housekeeper.jobs.flush_due()
             return log.durable_offset("t", 0) == 1
 
         until(synced, "the sync that is due")

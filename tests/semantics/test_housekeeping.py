@@ -376,5 +376,5 @@ def test_what_is_due_is_done_by_a_log_that_is_open_for_a_moment(tmp_path: Path, 
 def test_who_is_at_it_is_not_disturbed(log: embedlog.Log) -> None:
     with embedlog.open(log.path) as other:
         assert other._housekeeper is not None
-        with other._housekeeper._lock.hold(time.monotonic_ns() + 10**9):
+        with other._housekeeper.jobs.lock.hold(time.monotonic_ns() + 10**9):
             log.housekeep(due_only=True)  # returns at once

@@ -29,7 +29,7 @@ A_WHOLE_LIFE = """
             log.housekeep()
             log.create_partitions("t", 3)
             log._housekeeper._work()
-            log._housekeeper._points()
+            log._housekeeper.jobs.points()
             log.delete_topic("t")
             log.create_topic("u")
         with embedlog.open(sys.argv[1]) as log:

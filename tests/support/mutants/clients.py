@@ -22,11 +22,11 @@ def _offsets_outlive_the_topic(original, self, topic, deadline_ns):
 
 @replaces("many_housekeepers", "embedlog.admin.housekeeper:Housekeeper.by_hand")
 def _without_the_lock(original, self, deadline_ns):
-    held, self._lock = self._lock, SimpleNamespace(hold=lambda _: contextlib.nullcontext())
+    held, self.jobs.lock = self.jobs.lock, SimpleNamespace(hold=lambda _: contextlib.nullcontext())
     try:
         original(self, deadline_ns)
     finally:
-        self._lock = held
+        self.jobs.lock = held
 
 
 # ---- producers ---------------------------------------------------------------------------------------

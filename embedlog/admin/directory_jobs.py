@@ -1,0 +1,190 @@
+"""The housekeeping of one directory: flushes, retention, compaction, checkpoints.
+
+DIRECTORYJOB-1  one process at a time does the jobs of a directory, by a lock; jobs of the open log are not among them
+DIRECTORYJOB-2  a failure in one partition is logged, at most once per hour, and the others continue
+DIRECTORYJOB-3  the directory's control page contains the times of the next runs; all processes share them
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from embedlog import _logging
+from embedlog._native import system
+from embedlog.coordination import topic_directories
+from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.partition.log_context import write_checkpoints
+from embedlog.storage import checkpoints, file_names, locks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from embedlog.log_directory import LogDirectory
+    from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+# Words of the directory's control page: times of the next runs, on the boot clock.
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_CLEANING_NS = 4, 5, 10
+
+
+class DirectoryJobs:
+    """The jobs of one directory. `ending` returns whether a pass of compaction should stop, `closed` whether the log is closed.
+
+    Threads: one at a time. All jobs except `points` REQUIRE `lock`.
+    """
+
+    def __init__(self, directory: LogDirectory, *, closed: Callable[[], bool], ending: Callable[[], bool]) -> None:
+        self._directory = directory
+        self._config = directory.config
+        self._closed, self._ending = closed, ending
+        self._seen_unsynced = -1
+        self._unsynced: set[tuple[str, int]] = set()
+        self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted, but not yet in the checkpoint
+        self.lock = locks.LockFile(directory.path / file_names.HOUSEKEEPER, self._config.file_mode)
+
+    def close(self) -> None:
+        """Close the lock file. Idempotent."""
+        self.lock.close()
+
+    def reported(self, what: str) -> _Reported:
+        """A block whose errors are logged, so that the work continues after it."""
+        return _Reported(self._directory.path, what, self._closed)
+
+    def is_turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
+        """Whether a task that one process does per interval is due (DIRECTORYJOB-3)."""
+        page, now_ns = self._directory.context.directory_page, system.boot_ns()
+        if page is None:
+            return False
+        due_ns = page.word(word)
+        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:  # first use, or of another boot
+            page.set(word, now_ns + first_ms * 1_000_000)
+            return False
+        if now_ns < due_ns:
+            return False
+        page.set(word, now_ns + max(interval_ms, 1) * 1_000_000)
+        return True
+
+    # ---- due jobs --------------------------------------------------------------------------------
+
+    def maintain(self) -> None:
+        """Flush, and do a round if one is due."""
+        config = self._config
+        self.flush_due()
+        if self.is_turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
+            self.round()
+
+    def clean_if_due(self) -> None:
+        """Compact, when due."""
+        pause_ms = self._config.log_cleaner_backoff_ms
+        if self._config.log_cleaner_enable and self.is_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
+            self.clean()
+
+    def points_due(self) -> bool:
+        """Whether checkpoints are due; `points` needs a lock that comes before `lock` in the lock order."""
+        interval_ms = self._config.log_flush_offset_checkpoint_interval_ms
+        return self.is_turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
+
+    # ---- flushes ---------------------------------------------------------------------------------
+
+    def flush_due(self) -> None:
+        """Sync the partitions whose oldest unsynced record is older than their `flush.ms`."""
+        page = self._directory.context.directory_page
+        count = page.word(system.WORD_UNSYNCED_COUNT) if page is not None else 0
+        if count == self._seen_unsynced and not self._unsynced:
+            return
+        if count != self._seen_unsynced:
+            loaded = self._directory.all_partitions(loaded_only=True)
+            self._unsynced = {(partition.topic, partition.number) for partition in loaded}
+            self._seen_unsynced = count
+        for topic, number in list(self._unsynced):
+            with self.reported(f"flush of {topic}-{number}"):
+                try:
+                    partition = self._directory.partition(topic, number)
+                except UnknownTopicOrPartitionError:  # deleted meanwhile
+                    self._unsynced.discard((topic, number))
+                    continue
+                if partition.durable_offset >= partition.bounds().log_end:
+                    self._unsynced.discard((topic, number))
+                elif self._is_due(partition):
+                    partition.sync()
+
+    def _is_due(self, partition: Partition) -> bool:
+        age_ns = system.boot_ns() - partition.unsynced_since_ns
+        slack_ms = self._config.log_flush_scheduler_interval_ms
+        return age_ns >= max(0, partition.config.flush_ms - 2 * slack_ms) * 1_000_000
+
+    # ---- a round ---------------------------------------------------------------------------------
+
+    def round(self, by_hand: bool = False) -> None:
+        """Apply retention to every partition, expire producers, and delete the directories of retired partitions."""
+        for partition in self._directory.all_partitions(loaded_only=False):
+            with self.reported(f"{partition.topic}-{partition.number}"):
+                partition.retain()
+                partition.expire_producers()
+                if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
+                    partition.sync()
+        delay_ms = self._config.log_segment_delete_delay_ms
+        links = self._config.follow_links
+        topic_directories.purge_retired(self._directory.path, system.wall_ms(), delay_ms, follow_links=links)
+
+    # ---- compaction ------------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is left."""
+        now_ms = system.wall_ms()
+        partitions = [each for each in self._directory.all_partitions(loaded_only=False) if each.config.compacted]
+        due = [(ratio, each) for each in partitions if (ratio := self._dirty_ratio(each, now_ms)) is not None]
+        for _, partition in sorted(due, key=lambda pair: -pair[0]):
+            with self.reported(f"compaction of {partition.topic}-{partition.number}"):
+                self._compact(partition, now_ms)
+
+    def _dirty_ratio(self, partition: Partition, now_ms: int) -> float | None:
+        with self.reported(f"compaction of {partition.topic}-{partition.number}"):
+            return partition.dirty_ratio(self._known(partition), now_ms)
+        return None
+
+    def _known(self, partition: Partition) -> int:
+        return self._cleaned.get((partition.topic, partition.number)) or -1
+
+    def _compact(self, partition: Partition, now_ms: int) -> None:
+        memory_bytes = self._config.log_cleaner_dedupe_buffer_size
+        while (end := partition.compact(self._known(partition), memory_bytes, now_ms)) >= 0:
+            self._cleaned[partition.topic, partition.number] = end
+            if self._ending():
+                return
+
+    # ---- checkpoints -----------------------------------------------------------------------------
+
+    def points(self) -> None:
+        """Write the checkpoints of the directory. REQUIRES that `lock` is free."""
+        directory = self._directory
+        with directory.topic_changes.begin():  # also completes changes that were interrupted
+            if self._cleaned:
+                checkpoints.update(directory.path / file_names.CLEANER, self._cleaned, self._config.file_mode)
+                self._cleaned = {}
+            loaded = [each for each in directory.all_partitions(loaded_only=True) if each.mapped_page is not None]
+            found = {(each.topic, each.number): each.checkpoint(closing=False) for each in loaded}
+            write_checkpoints(directory.path, found, self._config.file_mode)
+
+
+class _Reported:
+    """Logs an error of one partition so that the others continue; recurring errors are logged seldom."""
+
+    def __init__(self, path: Path, what: str, closed: Callable[[], bool]) -> None:
+        self._path = path
+        self._what = what
+        self._closed = closed
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
+        if not isinstance(problem, EmbedlogError):
+            return False
+        if not isinstance(problem, ClosedError) and not self._closed():  # otherwise the last process syncs everything
+            what = f"housekeeping of {self._path}, {self._what}"
+            _logging.report(logger, logging.WARNING, (self._path, self._what), what, problem)
+        return True

@@ -1,0 +1,75 @@
+"""The jobs of one directory, done for each directory of an open log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import system
+from embedlog.admin.directory_jobs import NEXT_ROUND_NS, DirectoryJobs
+from embedlog.config.topic import LogConfig
+from embedlog.engine import Engine
+from embedlog.errors import StorageError
+from embedlog.format.encoder import encode_records
+from embedlog.log_directory import LogDirectory
+from embedlog.partition.partition import Partition
+from embedlog.storage import checkpoints, file_names, files
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine([tmp_path / name for name in "abc"], read_only=False, create=True, config=LogConfig(housekeeping=False))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def written(directory: LogDirectory) -> Partition:
+    directory.topic_changes.make_internal("t", 1, {"flush.ms": "0"})
+    partition = directory.partition("t", 0)
+    partition.open()
+    with partition.exclusive(files.deadline_after(60)):
+        partition.append_held(encode_records([(b"k", b"v")], system.wall_ms()))
+    return partition
+
+
+def jobs_of(directory: LogDirectory) -> DirectoryJobs:
+    return DirectoryJobs(directory, closed=lambda: False, ending=lambda: False)
+
+
+def test_each_directory_has_its_flushes_checkpoints_and_times(engine: Engine) -> None:
+    partitions = [written(directory) for directory in engine.directories]
+    for directory, partition in zip(engine.directories, partitions, strict=True):
+        later = partitions[partitions.index(partition) + 1 :]
+        assert [each.durable_offset for each in (partition, *later)] == [0] * (1 + len(later))
+        jobs = jobs_of(directory)
+        try:
+            assert not jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000), "the first call sets the time"
+            assert jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000)
+            assert not jobs.is_turn(NEXT_ROUND_NS, 0, 3_600_000)
+            jobs.flush_due()
+            assert partition.durable_offset == 1
+            jobs.points()
+        finally:
+            jobs.close()
+        assert checkpoints.read_offsets(directory.path / file_names.RECOVERY_POINTS) == {("t", 0): 1}
+        assert not files.exists(engine.directories[-1].path / file_names.RECOVERY_POINTS) or not later
+
+
+def test_a_directory_that_fails_does_not_stop_the_jobs_of_another(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions = [written(directory) for directory in engine.directories]
+
+    def failing() -> int:
+        raise StorageError("a defect of the disk", path=partitions[0].path)
+
+    monkeypatch.setattr(partitions[0], "sync", failing)
+    for directory in engine.directories:
+        jobs = jobs_of(directory)
+        try:
+            jobs.flush_due()
+        finally:
+            jobs.close()
+    assert [partition.durable_offset for partition in partitions] == [0, 1, 1]
