@@ -27,7 +27,7 @@ from embedlog.coordination.groups.group_coordinator import Groups
 from embedlog.coordination.transactions.transaction_coordinator import Transactions
 from embedlog.errors import ClosedError, ForkedError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
-from embedlog.partition.partition import Partition
+from embedlog.partition.api import LogPartition, WatchedLog
 from embedlog.replica_set import set_up
 from embedlog.storage import files
 from embedlog.topic import Topic, is_internal
@@ -67,7 +67,7 @@ class Engine:
             if self.home.in_set and len(paths) == 1 and not read_only:
                 deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
                 set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=config.file_mode)
-            self._partitions: Mapping[tuple[str, int], Partition] = self.home.partitions
+            self._partitions: Mapping[tuple[str, int], LogPartition] = self.home.partitions
             for directory in self.directories:
                 undo.callback(directory.release)
                 directory.enter()
@@ -137,20 +137,20 @@ class Engine:
     def partition_count(self, name: str) -> int:
         return self.topic(name).partitions
 
-    def partition(self, name: str, number: int) -> Partition:
+    def partition(self, name: str, number: int) -> LogPartition:
         """The open partition. Raises UnknownTopicOrPartitionError."""
         self.check_open()
         topic = self.topic(name)
         found = self._partitions.get((name, number))
         return self._opened(topic, number) if found is None else found
 
-    def partition_of(self, topic: Topic, number: int) -> Partition:
+    def partition_of(self, topic: Topic, number: int) -> LogPartition:
         """As `partition`, for a topic that was just read: several partitions of it need one read of the topics."""
         self.check_open()
         found = self._partitions.get((topic.name, number))
         return self._opened(topic, number) if found is None else found
 
-    def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+    def existing(self, places: Iterable[tuple[str, int]]) -> Sequence[LogPartition]:
         """The open partitions of these places, without those that do not exist, after one read of the topics."""
         self.refresh_topics()
         found = []
@@ -163,11 +163,11 @@ class Engine:
                 continue
         return found
 
-    def _opened(self, topic: Topic, number: int) -> Partition:
+    def _opened(self, topic: Topic, number: int) -> LogPartition:
         """The partition that serves this number (ENGINE-1)."""
         return self.home.opened(topic, number)
 
-    def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
+    def all_partitions(self, *, loaded_only: bool) -> Sequence[LogPartition]:
         """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
         return self.home.all_partitions(loaded_only=loaded_only)
 
@@ -182,12 +182,12 @@ class Engine:
 
     def wait(
         self,
-        tails: Sequence[tuple[Partition, int]],
+        tails: Sequence[tuple[WatchedLog, int]],
         timeout_s: float | None,
         owner: object,
         committed: bool = False,
         topics: int = system.NOT_FOLLOWED,
-        notices: Sequence[tuple[Partition, int]] = (),
+        notices: Sequence[tuple[WatchedLog, int]] = (),
         brief: bool = False,
     ) -> bool:
         """Sleep until a partition has records at its offset (then True), until `wake(owner)`, or for `timeout_s`.

@@ -91,7 +91,7 @@ def _pin_all(engine: Engine, name: str) -> list[Pin]:
     """All partitions of a topic; none if the topic was deleted meanwhile."""
     try:
         topic: Topic = engine.topic(name)
-        return [pin_of(engine.partition(name, number)) for number in topic.numbers if number < topic.partitions]
+        return [pin_of(engine.home.partition_of(topic, number)) for number in topic.numbers if number < topic.partitions]
     except UnknownTopicOrPartitionError:
         return []
 

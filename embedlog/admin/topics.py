@@ -32,7 +32,7 @@ from embedlog.types import NewTopic, PartitionDescription, TopicDescription, Top
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import LogPartition
 
 _logger = logging.getLogger("embedlog")
 
@@ -59,7 +59,7 @@ class TopicAdmin:
         return TopicDescription(name, topic.topic_id, tuple(here), topic.config, is_internal(name))
 
     @staticmethod
-    def _describe(partition: Partition) -> PartitionDescription:
+    def _describe(partition: LogPartition) -> PartitionDescription:
         bounds = partition.bounds()
         return PartitionDescription(partition.number, str(partition.path), *bounds, size_bytes=partition.size_bytes())
 
@@ -196,7 +196,7 @@ class TopicAdmin:
         with self._directory.topic_changes.begin():
             return {tp: partition.delete_records(checked[tp]) for tp, partition in targets.items()}
 
-    def _deletable(self, tp: TopicPartition, offset: int) -> Partition:
+    def _deletable(self, tp: TopicPartition, offset: int) -> LogPartition:
         partition = self._engine.partition(check_name(tp.topic), tp.partition)
         _refuse_internal(tp.topic)
         if "delete" not in partition.config.cleanup_policy:

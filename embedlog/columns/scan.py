@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from embedlog.engine import Engine
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import ReadableLog
 
 CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
@@ -94,7 +94,7 @@ class Scan:
                     made._bounds[number] = made._timed(partition, first, last)  # else a loss would be no error (SCAN-3)
         return made
 
-    def _pinned(self, partition: Partition, start: int | None, end: int | None) -> tuple[int, int]:
+    def _pinned(self, partition: ReadableLog, start: int | None, end: int | None) -> tuple[int, int]:
         """First offset and end offset within the current log (SCAN-1, SCAN-3)."""
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)
@@ -102,7 +102,7 @@ class Scan:
         last = last if end is None else min(end, last)
         return self._timed(partition, int(first), int(max(first, last)))
 
-    def _timed(self, partition: Partition, first: int, last: int) -> tuple[int, int]:
+    def _timed(self, partition: ReadableLog, first: int, last: int) -> tuple[int, int]:
         """The part of these offsets that contains all records between the times, by the indexes."""
         if self._start_ms > 0 and first < last:
             found = partition.offset_for_time(self._start_ms, self.isolation_level)
@@ -187,7 +187,7 @@ class Scan:
         for number, decoded in self._decoded(self.columns):
             yield layouts[number].rows(decoded)
 
-    def _partitions(self) -> dict[int, Partition]:
+    def _partitions(self) -> dict[int, ReadableLog]:
         """The partitions of the scan, with one lookup of the topic. Raises UnknownTopicOrPartitionError."""
         self._engine.check_open()
         topic = self._engine.topic(self.topic)

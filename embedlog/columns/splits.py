@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import ReadableLog
 
 
 class Split(NamedTuple):
@@ -20,7 +20,7 @@ class Split(NamedTuple):
     size_bytes: int
 
 
-def splits(partition: Partition, start: int, end: int, max_bytes: int) -> list[Split]:
+def splits(partition: ReadableLog, start: int, end: int, max_bytes: int) -> list[Split]:
     """The pieces of one open partition between two offsets; none if the range is empty.
 
     Raises UnknownTopicOrPartitionError.

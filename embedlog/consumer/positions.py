@@ -19,8 +19,8 @@ from embedlog.types import TopicPartition, duration_ms
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
+    from embedlog.partition.api import LogPartition, ReadableLog
     from embedlog.partition.log_context import Bounds
-    from embedlog.partition.partition import Partition
     from embedlog.partition.tail import Tail
 
 
@@ -36,7 +36,7 @@ class Reset:
         self.kind, _, duration = text.partition(":")
         self._duration_ms = duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
 
-    def place(self, partition: Partition, bounds: Bounds, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
+    def place(self, partition: ReadableLog, bounds: Bounds, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
         """The position of this policy in `partition`, and the epoch of the record before it (-1: unknown).
 
         Raises NoOffsetForPartitionError if the policy is `none`.
@@ -102,7 +102,7 @@ class Cursor:
         "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, partition: Partition, reset: Reset | None) -> None:
+    def __init__(self, tp: TopicPartition, partition: LogPartition, reset: Reset | None) -> None:
         self.tp = tp
         self.partition = partition
         self.paused = False

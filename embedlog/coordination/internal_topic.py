@@ -36,11 +36,10 @@ from embedlog.errors import (
 )
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
-from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import DecisionLog
 
 logger = logging.getLogger("embedlog")
 
@@ -63,7 +62,7 @@ class _ReplayState(NamedTuple, Generic[V]):
 class _Mirror(Generic[V]):
     """One partition with this process's view of it."""
 
-    def __init__(self, partition: Partition, make_view: Callable[[], V]) -> None:
+    def __init__(self, partition: DecisionLog, make_view: Callable[[], V]) -> None:
         self.partition = partition
         self.make_view = make_view
         view = make_view()
@@ -147,7 +146,7 @@ class InternalTopic(Generic[V]):
             count = self.count()
         return java_partition(text, count)
 
-    def partition(self, number: int) -> Partition:
+    def partition(self, number: int) -> DecisionLog:
         return self._mirror(number).partition
 
     def _mirror(self, number: int) -> _Mirror[V]:
@@ -183,11 +182,9 @@ class InternalTopic(Generic[V]):
         if number in self._mirrors:
             return False
         partition = self._host.partition(self.name, number)
-        if partition.mapped_page is not None or files.exists(partition.path / file_names.PAGE):
+        if partition.is_prepared():
             return False
-        if number not in self._unwritten and _holds_data(
-            partition
-        ):  # written by a broker: an embedlog process creates a page first
+        if number not in self._unwritten and partition.holds_data():  # written by a broker: embedlog creates a page first
             return False
         self._unwritten.add(number)
         return True
@@ -280,15 +277,10 @@ def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], r
         return mirror.state
 
 
-def _holds_data(partition: Partition) -> bool:
-    names = (file_names.segment_path(partition.path, base) for base in file_names.bases(files.listing(partition.path)))
-    return any(found.size for path in names if (found := files.facts_of(path)) is not None)
-
-
 # ---- appending -----------------------------------------------------------------------------------
 
 
-def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
+def _flush_late(partition: DecisionLog, end: int, deadline_ns: int) -> None:
     """Sync instead of the housekeeper; errors are logged, since no caller waits for it."""
     try:
         partition.sync_to(end, deadline_ns)

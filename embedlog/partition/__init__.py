@@ -1,8 +1,9 @@
 """One partition: append, read, recover, truncate, sync, compact.
 
 The package knows one directory of segments. It does not know topics, groups, clients or other partitions.
-Other units import four modules of it:
+Other units import five modules of it:
 
+- `api`: the interfaces through which clients of an open log use a partition
 - `partition`: `Partition`, the facade, whose private members no other unit uses
 - `log_context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
 - `tail`: `Tail`, the state of a reader at the end of a partition
@@ -17,6 +18,6 @@ Order inside, from the bottom up. A module imports only modules before it.
 4. `roll`, `failed_sync`, `compaction/swap`, `append_repair`
 5. `append_lock`
 6. `idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`
-7. `partition`
+7. `api`, `partition`
 8. `pinned_segments`
 """

@@ -29,7 +29,7 @@ from embedlog.partition.state import PartitionState
 from embedlog.partition.sync import Syncer
 from embedlog.partition.time_pruning import TimePruning
 from embedlog.partition.writer import AppendWriter
-from embedlog.storage import locks
+from embedlog.storage import file_names, files, locks
 from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
@@ -351,6 +351,15 @@ class Partition:
         self._reader.check_epochs(path, batches, 0)
 
     # ---- files -----------------------------------------------------------------------------------
+
+    def is_prepared(self) -> bool:
+        """Whether an embedlog process has opened this partition, as its directory shows without an open."""
+        return self._state.page_file is not None or files.exists(self.path / file_names.PAGE)
+
+    def holds_data(self) -> bool:
+        """Whether a segment has records, as the directory shows without an open."""
+        names = (file_names.segment_path(self.path, base) for base in file_names.bases(files.listing(self.path)))
+        return any(found.size for path in names if (found := files.facts_of(path)) is not None)
 
     def segments(self, now: Published) -> list[SegmentInfo]:
         """The segments of a published tuple; the active one is the last."""

@@ -21,8 +21,8 @@ from embedlog.transaction import EPOCH_MAX
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
+    from embedlog.partition.api import AppendableLog
     from embedlog.partition.log_context import Appended
-    from embedlog.partition.partition import Partition
     from embedlog.producer.targets import Attempt, QueueTarget
 
 REPLICAS: Final = 1  # directories with a copy of a partition, all in sync
@@ -33,7 +33,7 @@ def in_sync(config: TopicConfig) -> bool:
     return config.min_insync_replicas <= REPLICAS
 
 
-def _check_in_sync(partition: Partition) -> None:
+def _check_in_sync(partition: AppendableLog) -> None:
     """Raises NotEnoughReplicasError if `acks=all` cannot be satisfied."""
     if not in_sync(partition.config):
         raise NotEnoughReplicasError(
@@ -136,8 +136,10 @@ class Idempotent:
         partition, queue, asked = target.partition, target.queue, attempt.stamp
         _check_in_sync(partition)
         moved = queue.seen >= 0 and queue.seen != target.seen  # callers have appended directly
-        if asked is not None and moved and target.direct is not None and target.direct[0] == id(partition.direct_target.writer):
-            partition.note_direct(asked, queue.next_sequence, queue.seen)
+        if asked is not None and moved and target.direct is not None:
+            direct = partition.direct_target
+            if direct is not None and target.direct[0] == id(direct.writer):
+                partition.note_direct(asked, queue.next_sequence, queue.seen)
         appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, progress=attempt.progress)
         return appended
 

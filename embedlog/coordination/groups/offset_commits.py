@@ -40,7 +40,7 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, top
 
 if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import DecisionLog
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 RESOLVE_S: Final = 0.1  # between two checks of a transaction during a wait for it
@@ -132,7 +132,7 @@ class Offsets:
         wanted: Iterable[TopicPartition],
         admit: Callable[[GroupEntries], None],
         deadline_ns: int,
-    ) -> Partition | None:
+    ) -> DecisionLog | None:
         """The partition of the offsets; None if the topics must be read again first."""
         with self.topic.deciding(number, deadline_ns) as decision:
             admit(decision.view)
@@ -282,7 +282,7 @@ class TransactionalCommit:
         offsets.check_size(self.number, self._records)
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> DecisionLog:
         """The partition of the group's offsets."""
         return self._offsets.topic.partition(self.number)
 

@@ -20,7 +20,7 @@ from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from embedlog.transaction import EPOCH_MAX, Transaction, covers, following
 
 if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import TransactionalLog
 
 logger = logging.getLogger("embedlog")
 
@@ -51,7 +51,7 @@ def done(page: system.Page | None) -> None:
 def recover(
     known: Mapping[str, Transaction],
     newest: Callable[[int], Transaction | None],
-    partitions: Iterable[Partition],
+    partitions: Iterable[TransactionalLog],
     deadline_ns: int,
 ) -> dict[str, tuple[int, int]]:
     """Abort open data that no record covers; returns the producer id and epoch to which transactional ids must be raised_to.

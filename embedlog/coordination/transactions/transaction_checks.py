@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, FencedError, InvalidTransactionStateError
@@ -18,7 +18,9 @@ from embedlog.topic import is_internal
 from embedlog.transaction import Moment, Refusal, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import DurableLog
+
+D = TypeVar("D", bound="DurableLog")
 
 
 class Concurrent(EmbedlogError):
@@ -43,18 +45,18 @@ def now() -> Moment:
     return Moment(system.wall_ms(), time.monotonic_ns(), boot_number())
 
 
-def asks_for_durability(partition: Partition) -> bool:
+def asks_for_durability(partition: DurableLog) -> bool:
     """Whether acknowledged records of the partition must survive a power loss."""
     return partition.config.flush_messages == 1
 
 
-def to_be_durable(partitions: Iterable[Partition]) -> list[Partition]:
+def to_be_durable(partitions: Iterable[D]) -> list[D]:
     """The partitions of a transaction that must survive a power loss: if one must, a group's offsets must as well."""
     every = list(partitions)
     asked = any(map(asks_for_durability, every))
     return [each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))]
 
 
-def sync_data(partition: Partition, deadline_ns: int) -> None:
+def sync_data(partition: DurableLog, deadline_ns: int) -> None:
     """Sync all published records. Raises DurabilityError."""
     partition.sync_to(partition.published().log_end, deadline_ns)

@@ -46,7 +46,7 @@ from embedlog.storage.liveness import Liveness
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.api import TransactionalLog
 
 logger = logging.getLogger("embedlog")
 
@@ -147,7 +147,7 @@ class Transactions:
         system.point("txn-completed")
 
     @staticmethod
-    def _mark(partition: Partition, seen: Transaction, deadline_ns: int) -> None:
+    def _mark(partition: TransactionalLog, seen: Transaction, deadline_ns: int) -> None:
         try:
             partition.append_marker(seen.producer_id, seen.epoch, commit=seen.decision == "commit", deadline_ns=deadline_ns)
         except UnknownTopicOrPartitionError:
@@ -161,7 +161,7 @@ class Transactions:
 
     # ---- completion for others -------------------------------------------------------------------
 
-    def resolve(self, partition: Partition, deadline_ns: int | None = None) -> bool:
+    def resolve(self, partition: TransactionalLog, deadline_ns: int | None = None) -> bool:
         """For a reader that waits at a last stable offset: finish decided transactions, abort abandoned ones.
 
         Returns whether any work was done. May be called ten times per second; a read-only log does nothing. Work that a held lock

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_view import Entries
     from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
+    from embedlog.partition.api import TransactionalLog
     from embedlog.partition.log_context import Appended, AppendProgress
-    from embedlog.partition.partition import Partition
     from embedlog.storage.liveness import Liveness
     from embedlog.types import GroupMetadata
 
@@ -47,7 +47,7 @@ class OffsetCommit(Protocol):
     end: int
 
     @property
-    def partition(self) -> Partition: ...
+    def partition(self) -> TransactionalLog: ...
     def check(self) -> None: ...
     def append(self, stamp: Stamp, deadline_ns: int) -> bool: ...
     def wait(self, deadline_ns: int) -> None: ...
@@ -146,7 +146,9 @@ class Owner:
         """Begin a transaction, without any effect on the log."""
         self._registration_tried, self._opened = False, {}
 
-    def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, AppendProgress]], deadline_ns: int | None = None) -> None:
+    def begin_in(
+        self, runs: Sequence[tuple[TransactionalLog, EncodedRun, AppendProgress]], deadline_ns: int | None = None
+    ) -> None:
         """Register several partitions in one record, and write the first run of each under the same lock, if that needs no long
         wait.
 
@@ -171,13 +173,15 @@ class Owner:
                     return
                 self._opened[where] = _Written(partition.topic_id, progress.pieces[-1][1])
 
-    def _write_first(self, partition: Partition, run: EncodedRun, progress: AppendProgress | None, deadline_ns: int) -> Appended:
+    def _write_first(
+        self, partition: TransactionalLog, run: EncodedRun, progress: AppendProgress | None, deadline_ns: int
+    ) -> Appended:
         return partition.append(
             run, stamp=self.stamp._replace(opens=True), flush=False, progress=progress, deadline_ns=deadline_ns
         )
 
     def append(
-        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, progress: AppendProgress | None = None
+        self, partition: TransactionalLog, run: EncodedRun, deadline_ns: int | None = None, progress: AppendProgress | None = None
     ) -> Appended:
         """Append stamped batches; the first ones in a partition are registered and written under both locks.
 
@@ -194,13 +198,18 @@ class Owner:
         self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
         return done
 
-    def _has_data_in(self, partition: Partition) -> bool:
+    def _has_data_in(self, partition: TransactionalLog) -> bool:
         """Whether this partition contains data of this transaction, and is not one of a newer topic with the same name."""
         written = self._opened.get((partition.topic, partition.number))
         return written is not None and written.topic_id == partition.topic_id
 
     def _append_first(
-        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, progress: AppendProgress | None
+        self,
+        partition: TransactionalLog,
+        run: EncodedRun,
+        where: TopicPartition,
+        deadline_ns: int,
+        progress: AppendProgress | None,
     ) -> Appended:
         stamp, done, self._registration_tried = self.stamp, None, True
         partition.open()  # may be slow
@@ -324,7 +333,7 @@ class Owner:
             self._all.finish(self.transactional_id, new, deadline_ns)  # `init` aborted the open transaction, and starts again
 
 
-def _flushed(partition: Partition, done: Appended, deadline_ns: int) -> Appended:
+def _flushed(partition: TransactionalLog, done: Appended, deadline_ns: int) -> Appended:
     """Do the flush that is due after an append, without the lock that others need."""
     partition.flush_if_due(done.last_offset + 1, deadline_ns)
     return done

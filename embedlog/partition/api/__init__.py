@@ -1,0 +1,152 @@
+"""The interfaces of a partition of the open log, for the clients of this package.
+
+LOGPARTITION-1  a client of an open log takes one of these protocols, and never `Partition`. The log of a partition may be that of
+    one directory, or that of the leader among replicas
+LOGPARTITION-2  these are protocols, not base classes. `Partition` stays one class without a dispatch. An object that routes calls
+    to the leader inherits nothing of a directory, and mypy refuses a use of what only a directory has
+LOGPARTITION-3  work on the files of one directory is no part of them: shutdown, checkpoints, retention, compaction, backup. It
+    takes the `Partition` objects of a `LogDirectory`
+LOGPARTITION-4  a method works on one replica from its start to its end. Between two calls the leader may change: `path` and
+    `mapped_page` are those of the leader at the call
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from embedlog._native.system import Page, Published
+    from embedlog.config.topic import TopicConfig
+    from embedlog.format.buffer_pool import BufferPool
+    from embedlog.format.record_batch import EncodedRun, Stamp
+    from embedlog.partition.append_lock import HeldAppend
+    from embedlog.partition.log_context import Appended, AppendProgress, Bounds, DirectTarget
+    from embedlog.partition.reader import Fetched
+    from embedlog.partition.split_points import SplitPoint
+    from embedlog.partition.tail import Tail
+    from embedlog.types import OffsetAndTimestamp
+
+
+class NamedLog(Protocol):
+    """The identity and the settings of a partition."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def path(self) -> Path:
+        """For messages only."""
+
+    @property
+    def config(self) -> TopicConfig: ...
+    @property
+    def closed(self) -> bool: ...
+    def check_open(self) -> None: ...
+    def open(self) -> None: ...
+
+
+class WatchedLog(NamedLog, Protocol):
+    """A partition whose published offsets a process reads and waits for."""
+
+    @property
+    def mapped_page(self) -> Page | None:
+        """A page whose words change with the published offsets, if it is mapped."""
+
+    def check_page(self) -> None: ...
+    def bounds(self) -> Bounds: ...
+    def published(self) -> Published: ...
+
+
+class ReadableLog(WatchedLog, Protocol):
+    """A partition that consumers and scans read."""
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        isolation: str = "read_uncommitted",
+        upto: int | None = None,
+        pool: BufferPool | None = None,
+    ) -> Fetched: ...
+    def tail(self, offset: int, isolation: str) -> Tail | None: ...
+    def unread_bytes(self, offset: int) -> int | None: ...
+    def epoch_end(self, epoch: int) -> tuple[int, int]: ...
+    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None: ...
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int: ...
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int: ...
+    def split_points(self, start: int, end: int, max_bytes: int) -> list[SplitPoint]: ...
+
+
+class DurableLog(WatchedLog, Protocol):
+    """A partition whose records a process puts on stable storage."""
+
+    @property
+    def durable_offset(self) -> int: ...
+    def sync(self, deadline_ns: int | None = None) -> int: ...
+    def sync_to(self, end: int, deadline_ns: int) -> None: ...
+    def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None: ...
+    def flush_if_late(self) -> None: ...
+
+
+class AppendableLog(DurableLog, Protocol):
+    """A partition to which producers append."""
+
+    @property
+    def batch_limit(self) -> int: ...
+    @property
+    def direct_target(self) -> DirectTarget | None:
+        """The object to which C appends without `append`; None if each append needs more work."""
+
+    def append(
+        self,
+        run: EncodedRun,
+        *,
+        deadline_ns: int | None = None,
+        stamp: Stamp | None = None,
+        flush: bool = True,
+        progress: AppendProgress | None = None,
+    ) -> Appended: ...
+    def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None: ...
+    def seen_plain(self, stamp: Stamp) -> int: ...
+
+
+class HeldLog(Protocol):
+    """A partition during a hold of its append lock."""
+
+    @property
+    def now(self) -> Published: ...
+
+
+class TransactionalLog(AppendableLog, Protocol):
+    """A partition with the data of transactions."""
+
+    def exclusive(self, deadline_ns: int | None = None) -> AbstractContextManager[HeldLog]: ...
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
+    ) -> int | None: ...
+    def open_transactions(self) -> list[tuple[int, int, int]]: ...
+    def stored_epoch(self, producer_id: int) -> int: ...
+
+
+class DecisionLog(ReadableLog, TransactionalLog, Protocol):
+    """A partition of an internal topic: decisions are made under its lock and read by their followers."""
+
+    def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend: ...
+    def following_sequence(self, stamp: Stamp) -> int: ...
+    def notify(self) -> None: ...
+    def is_prepared(self) -> bool: ...
+    def holds_data(self) -> bool: ...
+
+
+class LogPartition(DecisionLog, Protocol):
+    """A partition of the open log, as the engine returns it."""
+
+    def size_bytes(self) -> int: ...
+    def delete_records(self, offset: int) -> int: ...
