@@ -106,7 +106,10 @@ class Engine:
 
     def mapped_topics_version(self) -> int:
         """`topics_version` where reading it costs less than a `stat`, otherwise 1."""
-        return self.home.mapped_topics_version()
+        if len(self.directories) > 1:
+            return log_directory.topics_version(self.directories)
+        page = self.home.directory.page
+        return 1 if page is None or page.locked else page.topics()
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""

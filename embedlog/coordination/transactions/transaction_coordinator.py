@@ -270,14 +270,17 @@ class Transactions:
 
     def recover_if_due(self, deadline_ns: int) -> None:
         """Recover once after a power loss, before any id continues: see `recovery`."""
-        pages = [each.context.directory_page for each in self.host.directories]
-        if any(map(recovery.is_due, pages)):
-            known = dict(each for number in self.topic.written() for each in self._states(number))
-            every = self.host.all_partitions(loaded_only=False)
-            for name, to in recovery.recover(known, self._newest, every, deadline_ns).items():
-                self._raise_epoch(name, *to, deadline_ns)
-            for page in pages:
-                recovery.done(page)
+        for directory in self.host.directories:
+            if recovery.is_due(directory.context.directory_page):
+                break
+        else:
+            return
+        known = dict(each for number in self.topic.written() for each in self._states(number))
+        every = self.host.all_partitions(loaded_only=False)
+        for name, to in recovery.recover(known, self._newest, every, deadline_ns).items():
+            self._raise_epoch(name, *to, deadline_ns)
+        for directory in self.host.directories:
+            recovery.done(directory.context.directory_page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.view(self.topic.partition_of(name)).get(name)
