@@ -1,11 +1,11 @@
 """Members of a set of directories, recorded in the file `embedlog.replicas` of each one (`docs/protocol.md`, QUORUM-1).
 
-MEMBERSHIP-1  the file is replaced as a whole; its writer holds the open lock of the directory
-MEMBERSHIP-2  a set-up first writes the planned members into every directory, then the identities, then makes the first decision.
+SETMEMBER-1  the file is replaced as a whole; its writer holds the open lock of the directory
+SETMEMBER-2  a set-up first writes the planned members into every directory, then the identities, then makes the first decision.
     A repeat completes an interrupted one with the same numbers and ids
-MEMBERSHIP-3  a directory belongs to a set by cluster id, node and directory id; its path may change
-MEMBERSHIP-4  an empty directory in the place of a registered one is not prepared again: its disk may be absent
-MEMBERSHIP-5  a new registration id is on disk before anything is written in its name; the registered one remains beside it
+SETMEMBER-3  a directory belongs to a set by cluster id, node and directory id; its path may change
+SETMEMBER-4  an empty directory in the place of a registered one is not prepared again: its disk may be absent
+SETMEMBER-5  a new registration id is on disk before anything is written in its name; the registered one remains beside it
 """
 
 from __future__ import annotations

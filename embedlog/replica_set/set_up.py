@@ -51,7 +51,7 @@ def prepare_set(
 
 
 def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False) -> Membership:
-    """Draw a new registration id (MEMBERSHIP-5). REQUIRES the open lock of the directory, and no other process in it."""
+    """Draw a new registration id (SETMEMBER-5). REQUIRES the open lock of the directory, and no other process in it."""
     return members.write(directory, replace(found, registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
 
 
