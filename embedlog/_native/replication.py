@@ -1,6 +1,6 @@
 """The replica state of control pages, the copy of a leader's batches, and the commit, in the C core.
 
-NATIVEREPLICA-1  results are numbers, codes are those of the C core (api/replica.h, api/log.h); this module knows no topics
+NATIVEREPLICA-1  results are numbers, codes are those of the C core (``api/replica.h``, ``api/log.h``); it knows no topics
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native.calls import errno_of, ffi, lib
-from embedlog._native.system import Page, Published, Writer
+from embedlog._native.system import Ending, Page, Published, Writer
 from embedlog.errors import StorageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
 FENCED, BEHIND, NEW_EPOCH = 20, 21, 22
 NODES_MAX: Final = 64  # bits of an ISR
 
-_FIELDS: Final = struct.Struct("=3q2Q4i")  # el_replica
+_FIELDS: Final = struct.Struct("=5q2Q4i")  # el_replica
 assert _FIELDS.size == ffi.sizeof("el_replica")
 _PUBLISHED_FIELDS: Final = struct.Struct("=16qQi5IQ")
 
@@ -34,6 +34,8 @@ class Replica(NamedTuple):
     epoch_start: int = 0
     stable_at: int = -1
     stable_next: int = -1
+    later_at: int = -1
+    later_next: int = -1
     maximal_isr: int = 0
     decided_isr: int = 0
     role: int = ROLE_NONE
@@ -47,8 +49,8 @@ class Leading(NamedTuple):
 
     high_watermark: int
     epoch: int
-    data_epoch: int
-    gaps_allowed: bool
+    gaps_allowed: bool = False
+    log_start: int = 0  # the follower takes it over
 
 
 def read(page: Page) -> tuple[Published, Replica] | None:
@@ -75,34 +77,55 @@ def require_leader(writer: Writer, node_slot: int, leader_epoch: int, *, all_in_
     raw.replicated, raw.node_slot, raw.leader_epoch, raw.all_in_sync = 1, node_slot, leader_epoch, all_in_sync
 
 
-def follow(writer: Writer, leading: Leading, run: Buffer, start: int, rows: Any, ending: Any = ffi.NULL) -> int:
+def follow(writer: Writer, leading: Leading, data_epoch: int, run: Buffer, start: int, rows: Any, ending: Ending | None) -> int:
     """Append run[start:] of a leader unchanged; returns a code of `system` or of this module, and fills `writer.out`.
 
-    An empty run publishes the high watermark only. REQUIRES `Writer.begin`, and batches that were checked.
+    `rows` begins with the batch at `start`. An empty run publishes the high watermark only. REQUIRES `Writer.begin`, and batches
+    that were checked.
     """
-    source = ffi.new("el_leading *", leading)
+    fields = {"high_watermark": leading.high_watermark, "epoch": leading.epoch, "data_epoch": data_epoch}
+    source = ffi.new("el_leading *", fields | {"gaps_allowed": leading.gaps_allowed})
     with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
-        return int(lib.el_follow(writer.raw, source, view + start, len(view) - start, numbers, len(numbers), ending, writer.out))
+        return int(
+            lib.el_follow(
+                writer.raw,
+                source,
+                view + start,
+                len(view) - start,
+                numbers,
+                len(numbers),
+                ending.raw if ending else ffi.NULL,
+                writer.out,
+            )
+        )
+
+
+class Member(NamedTuple):
+    """The control page of a follower, with device and inode of its file."""
+
+    slot: int
+    page: Page
+    path: Path
+    device: int
+    inode: int
 
 
 class Members:
     """The control pages of the followers of one partition, for `commit`. Threads: REQUIRES the leader's mutex."""
 
-    def __init__(self, members: Sequence[tuple[int, Page, Path, int, int]]) -> None:
-        """`members`: slot, page, path, device and inode of each page."""
-        self._pages = [page for _, page, _, _, _ in members]  # referenced while the C core may read them
-        self._paths = [ffi.new("char[]", os.fsencode(path)) for _, _, path, _, _ in members]
-        rows = zip(members, self._paths, strict=True)
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = list(members)  # referenced while the C core may read them
+        self._paths = [ffi.new("char[]", os.fsencode(each.path)) for each in members]
         self._raw = ffi.new(
             "el_member[]",
             [
-                {"page": page.raw, "path": name, "device": device, "inode": inode, "node_slot": slot}
-                for (slot, page, _, device, inode), name in rows
+                {"page": each.page.raw, "path": path, "device": each.device, "inode": each.inode, "node_slot": each.slot}
+                for each, path in zip(members, self._paths, strict=True)
             ],
         )
         self._mark = ffi.new("int64_t *")
 
-    def commit(self, writer: Writer) -> tuple[int, int]:
+    def commit(self, writer: Writer, node_slot: int, epoch: int) -> tuple[int, int]:
         """(code, high watermark): raise the leader's high watermark. REQUIRES `Writer.begin` on the leader."""
-        code = int(lib.el_commit(writer.raw, self._raw, len(self._pages), self._mark))
+        code = int(lib.el_commit(writer.raw, node_slot, epoch, self._raw, len(self._members), self._mark))
         return code, int(self._mark[0])

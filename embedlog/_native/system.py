@@ -31,7 +31,8 @@ FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 (WORD_FLAGS, WORD_OWNER, WORD_OWNER_SINCE, WORD_ROLL_INTENT, WORD_SYNC_OWNER, WORD_SYNC_FROM, WORD_SYNC_TO,
  WORD_DURABLE, WORD_POISON, WORD_UNSYNCED_SINCE, WORD_CACHE, WORD_UNSYNCED_COUNT, WORD_SNAPSHOT, WORD_NO_PRODUCERS,
- WORD_PRODUCED, WORD_CUT_INTENT) = range(16)  # fmt: skip
+ WORD_PRODUCED, WORD_CUT_INTENT, WORD_CUT_BASE, WORD_CUT_OFFSET, WORD_CUTS) = range(19)  # fmt: skip
+CUT_LOST, CUT_END, CUT_ALL = 1, 2, 3  # values of WORD_CUT_INTENT: see `el_cut` in api/log.h
 
 
 class Published(NamedTuple):
@@ -284,6 +285,14 @@ def known(producer_id: int) -> Any:
     return ffi.new("el_known *", {"producer_id": producer_id, "seen": -1, "epoch": -1})
 
 
+class Ending:
+    """An `el_ending`, with the bytes to which it refers."""
+
+    def __init__(self, first_unstable: int, entry: bytes | None, index_fd: int) -> None:
+        self._entry = ffi.from_buffer("uint8_t[]", entry) if entry else ffi.NULL
+        self.raw = ffi.new("el_ending *", {"first_unstable": first_unstable, "entry": self._entry, "fd": index_fd})
+
+
 class Writer:
     """The descriptors and limits with which one process appends to one partition.
 
@@ -331,8 +340,10 @@ class Writer:
         raw.segment_bytes, raw.segment_ms, raw.index_bytes = segment_bytes, segment_ms, index_bytes
         raw.index_interval, raw.append_time = index_interval, append_time
 
-    def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int) -> None:
+    def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int, cuts: int = 0) -> None:
+        """Set the descriptors of a segment. `cuts`: WORD_CUTS, read before they were opened."""
         raw = self.raw
+        raw.cuts = cuts
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
 
     def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:
@@ -363,10 +374,9 @@ class Writer:
 
     def marker(self, batch: Buffer, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
         """As `held`, for one marker; `entry` goes into the transaction index before the publication. REQUIRES `begin`."""
-        kept = ffi.from_buffer("uint8_t[]", entry) if entry else ffi.NULL
-        ending = ffi.new("el_ending *", {"first_unstable": first_unstable, "entry": kept, "fd": index_fd})
+        end = Ending(first_unstable, entry, index_fd)
         with ffi.from_buffer("uint8_t[]", batch) as view:
-            return int(lib.el_append_marker(self.raw, view, len(view), ending, self.out))
+            return int(lib.el_append_marker(self.raw, view, len(view), end.raw, self.out))
 
     def end(self, broken: bool) -> None:
         lib.el_append_end(self.raw, broken)

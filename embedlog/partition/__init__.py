@@ -7,6 +7,7 @@ Other units import five modules of it:
 - `partition`: `Partition`, the facade, whose private members no other unit uses
 - `log_context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
 - `tail`: `Tail`, the state of a reader at the end of a partition
+- `replication.replica_log`: `ReplicaLog`, a partition as a replica (`Partition.replica`), and its refusals
 - `pinned_segments`: `Pin`, a partition at one moment, for backups
 
 Order inside, from the bottom up. A module imports only modules before it.
@@ -15,9 +16,10 @@ Order inside, from the bottom up. A module imports only modules before it.
 2. `segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`,
    `writer`
 3. `locked_partition`
-4. `roll`, `failed_sync`, `compaction/swap`, `append_repair`
+4. `stable_offset`, `roll`, `log_cut`, `failed_sync`, `compaction/swap`, `append_repair`
 5. `append_lock`
 6. `idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`
-7. `api`, `partition`
-8. `pinned_segments`
+7. `replication/`
+8. `api`, `partition`
+9. `pinned_segments`
 """

@@ -28,6 +28,7 @@ from embedlog.format.record_columns import Stamp
 from embedlog.partition.append_repair import repair
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.producer_sequences import ProducerSequences
+from embedlog.partition.replication.refusals import NotLeader, Refused, TooFew
 from embedlog.partition.roll import roll
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
@@ -123,7 +124,7 @@ class AppendLock:
         if code == system.TIMED_OUT:
             if late:
                 raise state.lock_timeout()
-        elif late and code > 0 and code != system.IS_DELETED:
+        elif late and code in UNDONE:
             raise LockTimeoutError("partition not repaired before the deadline", path=state.path, found=UNDONE[code])
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
@@ -153,13 +154,13 @@ class AppendLock:
         """
         self.state.mark_dirty()
         while (code := (writer := self.writer.native()).held(batch, 0)) != system.APPENDED:
-            self._settle_held(code)
+            self.settle_held(code)
         out = writer.out
         if stamp is not None:
             self.producers.note(stamp, out.next_sequence, out.seen)
         return HeldAppend(out.base_offset, out.next_offset, out.unsynced_ms)
 
-    def _settle_held(self, code: int) -> None:
+    def settle_held(self, code: int) -> None:
         """As `settle`, for a caller that has the lock. The lock was taken, so nothing is left to repair or to take again."""
         if code in (system.MUST_ROLL, system.IS_POISONED):
             held = self._held()
@@ -171,9 +172,13 @@ class AppendLock:
         else:
             raise self._refusal(code)
 
-    def _refusal(self, code: int) -> EmbedlogError:
+    def _refusal(self, code: int) -> EmbedlogError | Refused:
         """The error for a code that no further try changes."""
         state = self.state
+        if code == system.NOT_LEADER:
+            return NotLeader()
+        if code == system.TOO_FEW:
+            return TooFew()
         if code == system.IS_DELETED:
             return UnknownTopicOrPartitionError(f"topic {state.topic} was deleted", path=state.path)
         if code == system.NOT_DATA:

@@ -15,17 +15,19 @@ from pathlib import Path
 
 from embedlog import segment
 from embedlog._native import system
+from embedlog._native.replication import ROLE_FOLLOWER, ROLE_NONE, Replica
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Batches, Chain
-from embedlog.partition import failed_sync
+from embedlog.partition import log_cut
 from embedlog.partition.compaction import swap
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.segment_info import builder_at, published_after
+from embedlog.partition.stable_offset import restated
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import DIGESTED
 
@@ -38,11 +40,11 @@ def repair(held: LockedPartition) -> Published:
     held.writer.close_segment()
     held.segments.forget()
     if held.page.word(system.WORD_CUT_INTENT):
-        now = failed_sync.resume(held)
+        now = log_cut.resume(held)
     elif now.generation % 2:
         now = swap.finish(held)
     held.now = now
-    after = _recover_tail(held)
+    after, replica = _recover_tail(held, held.replica)
     if held.page.word(system.WORD_SNAPSHOT) > after.segment_base + 1:
         held.page.set(system.WORD_SNAPSHOT, 0)  # its segment may be removed as unpublished
     _remove_unpublished(held, after)
@@ -53,7 +55,7 @@ def repair(held: LockedPartition) -> Published:
             expected=f"{now.segment_size} bytes",
             found=after.segment_size,
         )
-    held.publish(after)
+    held.publish(after, replica)
     held.page.set(system.WORD_ROLL_INTENT, 0)
     _count_unsynced(held, now, after)
     return after
@@ -70,7 +72,7 @@ def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> 
         held.state.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
 
 
-def _recover_tail(held: LockedPartition) -> Published:
+def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, Replica]:
     now, directory, base = held.now, held.path, held.now.segment_base
     path = file_names.segment_path(directory, base)
     size = segment.size_of(directory, base)
@@ -79,7 +81,7 @@ def _recover_tail(held: LockedPartition) -> Published:
     builder = builder_at(now, held.state.config.index_interval_bytes)
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
-        walk = _walk_tail(fd, path, now, size)
+        walk = _walk_tail(fd, path, now, size, replica)
         producers = _Producers(held)
         for data, batches in walk.chunks():
             producers.take(data, batches)
@@ -102,8 +104,10 @@ def _recover_tail(held: LockedPartition) -> Published:
     digested = bool(now.flags & DIGESTED)
     builder.write_tail(directory, now.index_entries, now.time_entries, held.mode, digested=digested)
     before = (now.index_entries, now.time_entries)
-    after = published_after(producers.finish(now), builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before)
-    return after._replace(first_timestamp=first_timestamp)
+    after = published_after(now, builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before)
+    if replica.role != ROLE_NONE:
+        after = after._replace(high_watermark=min(now.high_watermark, after.log_end))
+    return producers.finish(after._replace(first_timestamp=first_timestamp), replica)
 
 
 def _remove_unpublished(held: LockedPartition, now: Published) -> None:
@@ -120,9 +124,10 @@ def _remove_unpublished(held: LockedPartition, now: Published) -> None:
         logger.warning("repaired %s: removed segment %d of an interrupted roll", held.path, base)
 
 
-def _walk_tail(fd: int, path: Path, now: Published, size: int) -> segment.Walk:
-    """Reads the bytes of the active segment from the published end up to `size`."""
-    return segment.Walk(fd, path, Chain(now.log_end, now.epoch, now.digest), now.segment_size, size)
+def _walk_tail(fd: int, path: Path, now: Published, size: int, replica: Replica) -> segment.Walk:
+    """Reads the bytes of the active segment from the published end up to `size`. A copy has batches of earlier epochs."""
+    epoch = now.epoch if replica.role != ROLE_FOLLOWER else -1
+    return segment.Walk(fd, path, Chain(now.log_end, epoch, now.digest), now.segment_size, size)
 
 
 def _invalidate_producers(held: LockedPartition) -> None:
@@ -147,8 +152,8 @@ class _Producers:
             self._state = self._held.producer_state(self._held.now)
         self._aborted += self._state.replay(batches, producer_history.markers_in(data, batches))
 
-    def finish(self, now: Published) -> Published:
-        """The published tuple with the fields of transactions."""
+    def finish(self, now: Published, replica: Replica) -> tuple[Published, Replica]:
+        """The tuple and the replica state with the fields of transactions. `now` describes the recovered log."""
         held = self._held
         entries = aborted_transactions.encode(self._aborted)
         count = now.transaction_entries + len(self._aborted)
@@ -161,6 +166,6 @@ class _Producers:
                     files.truncate(fd, count * ENTRY_SIZE, path)
         _invalidate_producers(held)
         if self._state is None:
-            return now._replace(transaction_entries=count)
+            return now._replace(transaction_entries=count), replica
         held.page.set(system.WORD_PRODUCED, self._state.offset)
-        return now._replace(transaction_entries=count, first_unstable=self._state.first_unstable(self._state.offset))
+        return restated(now._replace(transaction_entries=count), replica, self._state)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlog._native import system
+from embedlog._native import replication, system
+from embedlog._native.replication import Replica
 from embedlog._native.system import Published
+from embedlog.errors import StorageError
 from embedlog.format.producer_state import ProducerState
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.recovery import producer_history
@@ -17,6 +19,7 @@ from embedlog.partition.segment_info import active_info, start_of
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
 from embedlog.partition.writer import AppendWriter
+from embedlog.storage import file_names
 from embedlog.storage.manifest import SegmentInfo
 
 
@@ -43,14 +46,25 @@ class LockedPartition:
         """Permissions of new files."""
         return self.state.context.mode
 
-    def publish(self, after: Published) -> None:
-        """Publish a tuple of the same files."""
-        self.state.page.publish(after, self.state.context.directory_page)
+    @property
+    def replica(self) -> Replica:
+        """The replica state that is published now. Raises StorageError if the control page is damaged."""
+        found = replication.read(self.state.page)
+        if found is None:
+            raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
+        return found[1]
 
-    def publish_replaced(self, after: Published) -> None:
+    def publish(self, after: Published, replica: Replica | None = None) -> None:
+        """Publish a tuple of the same files; without `replica` the replica state is kept."""
+        if replica is None:
+            self.state.page.publish(after, self.state.context.directory_page)
+        else:
+            replication.publish(self.state.page, after, replica, self.state.context.directory_page)
+
+    def publish_replaced(self, after: Published, replica: Replica | None = None) -> None:
         """Publish a tuple that describes other files than before."""
         self.state.forget_files()
-        self.publish(after)
+        self.publish(after, replica)
 
     def producer_state(self, now: Published) -> ProducerState:
         """The producers as of the log end of `now`."""

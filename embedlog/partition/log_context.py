@@ -218,6 +218,7 @@ class Context:
     lock_timeout_ms: int = 10_000
     producer_expiration_ms: int = 86_400_000
     decompressed_max: int = LIMIT_BYTES  # uncompressed bytes of a batch that is read
+    node_slot: int = -1  # bit of the directory in an ISR; -1: the directory belongs to no set
     seen: object = None  # for a reader: changes when a process opens or leaves the directory
     recovery_points: CheckpointedOffsets | None = None
     log_starts: CheckpointedOffsets | None = None
@@ -229,3 +230,8 @@ class Context:
     held_lock: Callable[[], tuple[str, int, int]] | None = None  # the directory's `.lock`: path, device, inode
     reacquire: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
+
+    @property
+    def in_set(self) -> bool:
+        """Whether the directory belongs to a set: then a decision makes a leader, and recovery begins no epoch (REPLICA-17)."""
+        return self.node_slot >= 0

@@ -54,17 +54,27 @@ def _is_ended(producer: Producer, epoch: int) -> bool:
     return producer.epoch >= epoch
 
 
+def ending(state: ProducerState, producer_id: int, marker: Marker | None, offset: int) -> tuple[int, bytes | None]:
+    """The first unstable offset after a control batch at `offset`, and the entry of the transaction index if it aborts records.
+
+    `state` is that before the batch; `marker` is None for a control batch of another kind.
+    """
+    others = [start for each, start in state.open_transactions() if marker is None or each != producer_id]
+    unstable = min(others, default=-1)
+    producer = state.producers.get(producer_id)
+    if marker is None or marker.committed or producer is None or producer.transaction_start < 0:
+        return unstable, None
+    stable = unstable if unstable >= 0 else offset + 1
+    aborted = AbortedTransaction(producer_id, producer.transaction_start, offset, stable)
+    return unstable, aborted_transactions.encode([aborted])
+
+
 def _write(held: LockedPartition, state: ProducerState, producer: Producer, batch: bytes, commit: bool) -> int:
     now, writer = held.now, held.writer.native()
-    others = [start for producer_id, start in state.open_transactions() if producer_id != producer.producer_id]
-    unstable = min(others, default=-1)
-    if commit or producer.transaction_start < 0:
+    unstable, entry = ending(state, producer.producer_id, Marker(commit, 0), now.log_end)
+    if entry is None:
         code = writer.marker(batch, unstable, None, -1)
     else:
-        stable = unstable if unstable >= 0 else now.log_end + 1
-        entry = aborted_transactions.encode(
-            [AbortedTransaction(producer.producer_id, producer.transaction_start, now.log_end, stable)]
-        )
         path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
         with files.opened(path, files.CREATE, held.mode) as fd:
             code = writer.marker(batch, unstable, entry, fd)

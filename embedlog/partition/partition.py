@@ -23,6 +23,7 @@ from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.split_points import SplitPoint, split_points
 from embedlog.partition.state import PartitionState
@@ -59,6 +60,7 @@ class Partition:
         self._reader = Reader(state, self._segments, self._aborted, self._lock.settled)
         self._pruning = TimePruning(state, self._segments, self._reader)
         self._syncer = Syncer(self._lock, self._reader)
+        self.replica = ReplicaLog(self._lock, self._reader, self._syncer)
         self._writer.on_segment = self._syncer.opened
         state.connect(forget_caches=self._forget_caches, release_writer=self._release_writer)
 

@@ -91,6 +91,10 @@ class ProducerSequences:
         timestamp = out.append_time_ms if out.append_time_ms >= 0 else timestamp
         self._follow(writer, lambda state: state.follow_marker(producer_id, epoch, marker, out.base_offset, timestamp))
 
+    def copied(self, rows: Batches, marker_of: Callable[[int], Marker | None], writer: system.Writer) -> None:
+        """Take over batches of a leader that were appended."""
+        self._follow(writer, lambda state: _replayed(state, rows, marker_of))
+
     def _follow(self, writer: system.Writer, take: Callable[[ProducerState], None]) -> None:
         state, out = self._state, writer.out
         if state is None or state.offset != out.base_offset:
@@ -228,6 +232,10 @@ class ProducerSequences:
                     raise CorruptRecordError(
                         walk.problem.message if walk.problem else "the segment ends inside a batch", path=path, position=walk.end
                     )
+
+
+def _replayed(state: ProducerState, rows: Batches, marker_of: Callable[[int], Marker | None]) -> None:
+    state.replay(rows, marker_of)
 
 
 def _marker(fd: int, path: Path, rows: Batches, row: int) -> Marker | None:

@@ -26,7 +26,7 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, in_file
 from embedlog.format.compression import LIMIT_BYTES
-from embedlog.format.record_batch import Batches, Chain, Scanned, Window, decode_some, joined, scan
+from embedlog.format.record_batch import BATCH, Batches, Chain, Scanned, Window, decode_some, joined, scan
 from embedlog.index import Place
 from embedlog.partition.digest_check import DigestCheck, corrupt
 from embedlog.partition.tail import Tail
@@ -61,6 +61,7 @@ class Fetched:
     position: int
     aborted: list[tuple[int, int]] = field(default_factory=list)  # (producer id, first offset) of transactions that were aborted
     decompressed_max: int = LIMIT_BYTES  # uncompressed, of one batch
+    offset: int = -1  # from which it was read, for another replica
 
 
 class _Hint(NamedTuple):
@@ -110,8 +111,10 @@ class Reader:
 
     # ---- by offset -------------------------------------------------------------------------------
 
-    def fetch(self, offset: int, *, max_bytes: int, committed: bool, upto: int | None, pool: BufferPool | None) -> Fetched:
-        """Batches from the one that holds `offset`, at least one if there is any below the limit."""
+    def fetch(
+        self, offset: int, *, max_bytes: int, committed: bool, upto: int | None, pool: BufferPool | None, whole: bool = False
+    ) -> Fetched:
+        """Batches from the one that holds `offset`, at least one if there is any below the limit. `whole`: up to the log end."""
 
         def found_in(now: Published) -> Fetched:
             if offset < now.log_start or offset > now.log_end:
@@ -121,7 +124,7 @@ class Reader:
                     expected=f"{now.log_start} to {now.log_end}",
                     found=offset,
                 )
-            found = self._fetch(offset, self._limit(now, committed, upto), now, max_bytes, pool)
+            found = self._fetch(offset, self._limit(now, committed, upto, whole), now, max_bytes, pool)
             if committed and len(found.batches):
                 found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, now)
             return found
@@ -148,8 +151,8 @@ class Reader:
             if system.boot_ns() > until:
                 raise StorageError("the files of this partition keep changing during a read", path=self._state.path)
 
-    def _limit(self, now: Published, committed: bool, upto: int | None) -> int:
-        limit = now.high_watermark
+    def _limit(self, now: Published, committed: bool, upto: int | None, whole: bool = False) -> int:
+        limit = now.log_end if whole else now.high_watermark
         if committed and now.first_unstable >= 0:
             limit = min(limit, now.first_unstable)
         return limit if upto is None else min(limit, upto)
@@ -181,15 +184,7 @@ class Reader:
             if following is None:
                 break
             info = following
-        return Fetched(
-            memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._state.path, 0
-        )
-
-    @staticmethod
-    def _dtype() -> np.dtype[np.void]:
-        from embedlog.format.record_batch import BATCH
-
-        return BATCH
+        return Fetched(memoryview(b""), np.empty(0, BATCH), max(offset, min(limit, now.high_watermark)), self._state.path, 0)
 
     def _from_segment(
         self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None
@@ -365,10 +360,16 @@ class Reader:
             self._epochs = cache
         return cache
 
+    def _wrong_epoch(self, batches: Batches) -> tuple[int, int] | None:
+        cache = self._epoch_cache(int(batches["leader_epoch"][-1]))
+        return cache.disagreement(batches["base_offset"], batches["leader_epoch"])
+
     def check_epochs(self, path: Path, batches: Batches, position: int) -> None:
         """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
-        cache = self._epoch_cache(int(batches["leader_epoch"][-1]))
-        wrong = cache.disagreement(batches["base_offset"], batches["leader_epoch"])
+        wrong = self._wrong_epoch(batches)
+        if wrong is not None and self._state.context.in_set:  # a follower stores epochs that its page does not show
+            self._epochs = None
+            wrong = self._wrong_epoch(batches)
         if wrong is not None:
             row, expected = wrong
             raise CorruptRecordError(

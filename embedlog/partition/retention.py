@@ -48,7 +48,7 @@ def retain(lock: AppendLock) -> int:
         files.sync_directory(state.path)  # the remaining names first: a roll leaves its names to the next sync
         start = max(now.log_start, deletable[-1].next_offset)
         state.mark_dirty()  # the close must note the new start, else the deleted segments would be reported as missing
-        _publish_start(held, now, start)
+        publish_start(held, now, start)
         for info in deletable:
             segment.set_aside(state.path, info.base)
         files.sync_directory(state.path)
@@ -97,7 +97,7 @@ def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
     return info.max_timestamp < time_ms and (info.min_timestamp >= 0 or newest_header(state.path, info) < time_ms)
 
 
-def _publish_start(held: LockedPartition, now: Published, start: int) -> Published:
+def publish_start(held: LockedPartition, now: Published, start: int) -> Published:
     """Raise the log start and cut the epochs before it; it is on disk before."""
     after = now._replace(log_start=max(start, now.log_start))
     held.note(after)
@@ -131,7 +131,7 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
         if start <= now.log_start:
             return now.log_start
         state.mark_dirty()
-        now = _publish_start(held, now, start)
+        now = publish_start(held, now, start)
         noted = {(state.topic, state.number): start}
         checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)  # for a broker
         logger.info("%s: records below offset %d are deleted by delete_records()", state.name, start)

@@ -260,11 +260,15 @@ class PartitionState:
         dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
         points, starts, cleaned = self.context.recovery_points, self.context.log_starts, self.context.cleaned
         durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
+        in_set = self.context.in_set
+        if in_set and durable is not None:
+            points = None  # a cut lowers the durable record, which belongs to the partition (LOGCUT-3)
         return Loading(
             self.path,
             self.topic_id,
             clean=self.context.clean and not dirty,
             write=write,
+            in_set=in_set,
             recovery_point=points.of(self.topic, self.number) if points else 0,
             log_start=starts.of(self.topic, self.number) if starts else 0,
             floor=floor,

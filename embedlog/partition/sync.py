@@ -63,6 +63,7 @@ class Syncer:
         self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it
         self._failed_before = 0
         self._close_pending = False
+        self._cuts = 0  # of the log, when the descriptors were opened
 
     def opened(self, base: int) -> None:
         """This process begins to write a segment: open a descriptor for its syncs, then read what is unsynced."""
@@ -261,6 +262,7 @@ class Syncer:
         """The descriptor of a segment: opened first; then the published end is compared with `durable` (SYNC-6)."""
         state = self._state
         with self._opening:
+            self._forget_cut()
             fd = self._fds.get(base)
             if fd is None:
                 fd = self._fds[base] = files.open_file(file_names.segment_path(state.path, base), files.WRITE, state.context.mode)
@@ -272,6 +274,20 @@ class Syncer:
                     self._trusted_bases.add(base)
                 self._limit_descriptors(base)
             return fd
+
+    def _forget_cut(self) -> None:
+        """Close all descriptors if the log was cut: a name may lead to another file. REQUIRES `_opening`.
+
+        A cut holds the sync lock, so the descriptors of a sync in progress are newer than any cut.
+        """
+        cuts = self._state.page.word(system.WORD_CUTS)
+        if cuts == self._cuts:
+            return
+        fds, self._fds = self._fds, {}
+        self._trusted_bases.clear()
+        self._cuts = cuts
+        for fd in fds.values():
+            files.close(fd)
 
     def _limit_descriptors(self, newest: int) -> None:
         """Close the oldest descriptors if segments fill faster than they are synced; their sync opens and writes them again.

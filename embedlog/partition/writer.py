@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import ReadOnlyError, StorageError
@@ -24,6 +24,7 @@ class AppendWriter:
         self._state = state
         self.lock_file: locks.LockFile | None = None
         self.fds: tuple[int, ...] = ()
+        self.required = (-1, False)  # of appends in a set: leader epoch, and whether they wait for all replicas in sync
         self.on_segment: Callable[[int], None] | None = None  # called with the base of a segment that was opened
 
     def native(self) -> system.Writer:
@@ -52,8 +53,15 @@ class AppendWriter:
         self.lock_file, state.writer = lock, writer
         self.guard_directory()
         self.apply_config(state.config)
+        self.require(*self.required)
         context.writers.opened(self)
         return writer
+
+    def require(self, leader_epoch: int, all_in_sync: bool) -> None:
+        """Accept appends of this process only while the page leads in this epoch. No effect in a directory without a set."""
+        self.required, slot = (leader_epoch, all_in_sync), self._state.context.node_slot
+        if self._state.writer is not None and slot >= 0:
+            replication.require_leader(self._state.writer, slot, leader_epoch, all_in_sync=all_in_sync)
 
     def guard_directory(self) -> None:
         """Have each append check that this process still holds the directory's `.lock`: a broker unlinks that file."""
@@ -79,6 +87,7 @@ class AppendWriter:
         """Open the segment that is active by the published tuple `now`."""
         state = self._state
         self.close_segment()
+        cuts = state.page.word(system.WORD_CUTS)
         fds: list[int] = []
         try:
             digests = [file_names.DIGESTS] if now.flags & DIGESTED else []
@@ -92,7 +101,8 @@ class AppendWriter:
         self.fds = tuple(fds)
         if self.on_segment is not None:
             self.on_segment(now.segment_base)
-        self.native().segment(now.segment_base, *[*fds, -1][:4])
+        log_fd, index_fd, time_fd, digest_fd = [*fds, -1][:4]
+        self.native().segment(now.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
 
     def close_segment(self) -> None:
         """Close the descriptors of the segment."""

@@ -123,7 +123,9 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
         return None
-    return page.read() if in_place(mapped, topic_id, partition) else None
+    if not in_place(mapped, topic_id, partition) or page.word(system.WORD_CUT_INTENT):
+        return None  # published bytes may be cut already
+    return page.read()
 
 
 def in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
@@ -180,9 +182,23 @@ class DurableRecord:
                 files.datasync(fd, self.path)
                 self._synced_ns = system.boot_ns()
                 sequence = before.sequence + 1
-            body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
-            raw = body + struct.pack(">I", codec.crc32c(body))
-            files.write_all(fd, raw, _SLOT.size * (sequence & 1), self.path)
+            files.write_all(fd, self._raw(sequence, offset, segment_base), _SLOT.size * (sequence & 1), self.path)
+
+    def lower(self, offset: int, segment_base: int, mode: int) -> None:
+        """Store a lower value in both slots, on disk when this returns: the log is about to be cut there. No effect on a record
+        that is not above it. REQUIRES the sync lock.
+        """
+        found = self.read()
+        if found is None or found.offset <= offset:
+            return
+        with files.opened(self.path, files.WRITE) as fd:
+            for sequence in (found.sequence + 1, found.sequence + 2):
+                files.write_all(fd, self._raw(sequence, offset, segment_base), _SLOT.size * (sequence & 1), self.path)
+                files.datasync(fd, self.path)
+
+    def _raw(self, sequence: int, offset: int, segment_base: int) -> bytes:
+        body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
+        return body + struct.pack(">I", codec.crc32c(body))
 
     def sync(self) -> None:
         if files.exists(self.path):

@@ -71,9 +71,14 @@ enum el_word {
     EL_WORD_SNAPSHOT = 12,           /* offset + 1 of the newest producer snapshot, 0 unknown */
     EL_WORD_NO_PRODUCERS = 13,       /* offset + 1 below which the log has no producer, 0 unknown */
     EL_WORD_PRODUCED = 14,           /* log end after the last batch with a producer id, or later */
-    EL_WORD_CUT_INTENT = 15,         /* base + 1 of the segment that is being truncated below the published end, 0 none */
-    EL_WORDS = 16
+    EL_WORD_CUT_INTENT = 15,         /* an el_cut: the log is being cut below its published end; 0 none */
+    EL_WORD_CUT_BASE = 16,           /* the segment in which it is cut */
+    EL_WORD_CUT_OFFSET = 17,         /* batches that end above this offset are cut */
+    EL_WORD_CUTS = 18,               /* number of cuts, stored before the publication: after a cut a name may lead to another file */
+    EL_WORDS = 19
 };
+
+enum el_cut { EL_CUT_LOST = 1 /* by a failed sync */, EL_CUT_END = 2, EL_CUT_ALL = 3 /* the log begins again at the offset */ };
 
 /* Writes a whole page: identity, tuple, `durable`; clears the other fields. REQUIRES: the append lock. */
 int32_t el_page_init(uint8_t *page, const el_identity *identity, const el_tuple *tuple, int64_t durable);
@@ -142,6 +147,7 @@ typedef struct {
     int32_t leader_epoch;            /* the append requires that the page leads in this epoch */
     int32_t all_in_sync;             /* acks=all: too few members of the decided ISR refuse the append */
     int32_t reserved;
+    int64_t cuts;                    /* EL_WORD_CUTS when the descriptors were opened */
 } el_writer;
 
 enum el_append_code {

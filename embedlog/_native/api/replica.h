@@ -14,6 +14,8 @@ typedef struct {
     int64_t epoch_start;             /* of a leader: first offset of its epoch */
     int64_t stable_at;               /* `stable_next` becomes the first unstable offset when the high watermark reaches this; -1 none */
     int64_t stable_next;
+    int64_t later_at;                /* the same for the last of the markers above `stable_at` */
+    int64_t later_next;
     uint64_t maximal_isr;            /* of a leader: all members for which the high watermark waits, a bit for each directory */
     uint64_t decided_isr;            /* of a leader: the ISR of the installed decision */
     int32_t role;                    /* an el_role */
@@ -29,14 +31,14 @@ int32_t el_page_publish_replica(uint8_t *page, const el_tuple *tuple, const el_r
 
 enum el_follow_code {
     EL_FENCED = 20,                  /* the page is in a later epoch than the source */
-    EL_BEHIND = 21,                  /* the page is in an earlier epoch, or is no follower, or its log end differs from the first batch */
+    EL_BEHIND = 21,                  /* the page is in an earlier epoch, or is no follower, or the first batch does not continue its log */
     EL_NEW_EPOCH = 22                /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
 };
 
 typedef struct {                     /* a leader, as the source of batches */
     int64_t high_watermark;
     int32_t epoch;
-    int32_t data_epoch;              /* latest epoch in the follower's leader-epoch-checkpoint */
+    int32_t data_epoch;              /* of the follower's last batch: the latest epoch in its leader-epoch-checkpoint below the log end */
     int32_t gaps_allowed;            /* 1: offsets may be missing between batches, as after a compaction */
     int32_t reserved;
 } el_leading;
@@ -59,4 +61,4 @@ typedef struct {                     /* the control page of a member of the ISR 
 
 /* Raises the leader's high watermark to the smallest log end of the maximal ISR, if each of its members is given, and follows in the
  * leader's epoch. *high_watermark is the resulting one. Returns 0 or EL_NOT_LEADER. REQUIRES: el_append_begin on the leader. */
-int32_t el_commit(el_writer *leader, const el_member *members, int64_t count, int64_t *high_watermark);
+int32_t el_commit(el_writer *leader, int32_t node_slot, int32_t epoch, const el_member *members, int64_t count, int64_t *high_watermark);

@@ -93,11 +93,13 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
     run->gathered[2 * run->pieces + 1] = (struct iovec){.iov_base = (void *)(uintptr_t)(batch + stamped), .iov_len = (size_t)(size - stamped)};
     run->pieces++;
     int64_t last_offset = tuple->log_end + (int32_t)load_be32(head + LAST_DELTA_AT);
-    int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
+    int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT), oldest = min_timestamp_of(writer, run, head);
+    int has_records = load_be32(head + RECORDS_AT) != 0;    /* a batch of a leader may be emptied by compaction: it has no timestamp */
     if (tuple->segment_size == 0)
         tuple->first_timestamp = newest;
-    note_min_timestamp(tuple, min_timestamp_of(writer, run, head));
-    if (newest > tuple->max_timestamp) {
+    if (has_records)
+        note_min_timestamp(tuple, oldest);
+    if (has_records && newest > tuple->max_timestamp) {
         tuple->max_timestamp = newest;
         tuple->max_timestamp_offset = last_offset;
     }
@@ -134,7 +136,8 @@ static int32_t continues(const el_run *run, const uint8_t *batch) {
     int64_t base = base_of(run, batch);
     if (base < run->tuple.log_end || (base > run->tuple.log_end && !run->source->gaps_allowed))
         return EL_BEHIND;
-    return (int32_t)load_be32(batch + EPOCH_AT) > run->source->data_epoch ? EL_NEW_EPOCH : EL_OK;
+    int32_t epoch = (int32_t)load_be32(batch + EPOCH_AT);
+    return epoch > run->source->data_epoch ? EL_NEW_EPOCH : epoch < run->source->data_epoch ? EL_BEHIND : EL_OK;
 }
 
 /* Takes whole batches from the front of the run until one does not fit. Returns the taken bytes, or an error; *stop is why it stopped
@@ -203,7 +206,7 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
 
 /* Whether the published state takes the input: EL_OK, or the code of what must happen first. */
 static int32_t check_published(const el_writer *writer, const el_input *input, const el_tuple *tuple, const el_replica *replica) {
-    if (tuple->segment_base != writer->segment_base)
+    if (tuple->segment_base != writer->segment_base || atomic_load(&page_of(writer)->words[EL_WORD_CUTS]) != writer->cuts)
         return EL_MUST_REOPEN;
     if (tuple->segment_size && el_page_word(writer->page, EL_WORD_POISON) == tuple->segment_base + 1)
         return EL_IS_POISONED;

@@ -48,6 +48,9 @@ typedef struct {                          /* a running append: none of it is pub
 int32_t el_replica_accepts(const el_writer *writer, const el_tuple *tuple, const el_replica *replica);
 /* Raises the high watermark to `end`, and to nothing while the decided ISR is too small. In one directory: to the log end. */
 void el_raise_high_watermark(el_tuple *tuple, el_replica *replica, int64_t end);
+/* Notes a marker that ends at `end`, and the first unstable offset after it; the start of a transaction. */
+void el_note_marker(el_replica *replica, int64_t end, int64_t first_unstable);
+void el_note_transaction(el_tuple *tuple, el_replica *replica, int64_t start);
 /* The end to which the publication of this run commits: of a follower the leader's mark, of a leader with followers the present one. */
 int64_t el_committed_end(const el_writer *writer, const el_run *run);
 

@@ -50,7 +50,7 @@ static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *t
     uint64_t next = atomic_load(&page->sequence) + 1;
     el_slot *slot = &page->slots[next & 1];
     slot->tuple = *tuple;
-    slot->replica = (el_replica){.stable_at = -1, .stable_next = -1, .leader = -1};
+    slot->replica = (el_replica){.stable_at = -1, .stable_next = -1, .later_at = -1, .later_next = -1, .leader = -1};
     slot->check = check_of(slot);
     atomic_store(&page->sequence, next);
     atomic_thread_fence(memory_order_seq_cst);
@@ -112,7 +112,8 @@ static int possible(const el_tuple *tuple) {
 static int possible_replica(const el_slot *slot) {
     const el_replica *replica = &slot->replica;
     return within(replica->role, EL_ROLE_NONE, EL_ROLE_FOLLOWER) && within(replica->epoch_start, 0, LOG_OFFSET_MAX) &&
-           within(replica->stable_at, -1, LOG_OFFSET_MAX) && within(replica->stable_next, -1, LOG_OFFSET_MAX);
+           within(replica->stable_at, -1, LOG_OFFSET_MAX) && within(replica->stable_next, -1, LOG_OFFSET_MAX) &&
+           within(replica->later_at, -1, LOG_OFFSET_MAX) && within(replica->later_next, -1, LOG_OFFSET_MAX);
 }
 
 static int32_t read_slot(const uint8_t *raw, el_slot *out) {

@@ -29,7 +29,7 @@ typedef struct {
 } el_page;
 
 _Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the layout must fit into the page");
-_Static_assert(sizeof(el_tuple) == 18 * 8 + 6 * 4 && sizeof(el_replica) == 5 * 8 + 4 * 4, "no padding inside the checked fields");
+_Static_assert(sizeof(el_tuple) == 18 * 8 + 6 * 4 && sizeof(el_replica) == 7 * 8 + 4 * 4, "no padding inside the checked fields");
 _Static_assert(offsetof(el_slot, check) == sizeof(el_tuple) + sizeof(el_replica), "the checked fields are contiguous");
 
 #define EL_PAGE_MAGIC UINT64_C(0x45474150474f4c45)      /* "ELOGPAGE" in little-endian memory */

@@ -19,10 +19,7 @@ void el_note_producer(el_run *run, const uint8_t *head) {
     run->next_sequence = el_sequence_after((int32_t)load_be32(head + BASE_SEQUENCE_AT), (int32_t)load_be32(head + LAST_DELTA_AT));
     if (!(bits & TRANSACTIONAL_BATCH) || (bits & CONTROL_BATCH))
         return;
-    if (run->tuple.first_unstable < 0)
-        run->tuple.first_unstable = run->tuple.log_end;
-    else if (run->replica.stable_at >= 0 && run->replica.stable_next < 0)
-        run->replica.stable_next = run->tuple.log_end;
+    el_note_transaction(&run->tuple, &run->replica, run->tuple.log_end);
 }
 
 int64_t el_touch_producers(el_page *page, const el_run *run) {
@@ -45,8 +42,7 @@ int64_t el_write_ending(el_run *run, const el_ending *ending) {
         run->tuple.transaction_entries++;
         run->tuple.transaction_digest = el_xxh3_64(ending->entry, EL_TXN_ENTRY_BYTES, run->tuple.transaction_digest);
     }
-    run->replica.stable_at = run->tuple.log_end;    /* the marker is decided when the high watermark passes it (REPLICA-28) */
-    run->replica.stable_next = ending->first_unstable;
+    el_note_marker(&run->replica, run->tuple.log_end, ending->first_unstable);
     return EL_OK;
 }
 

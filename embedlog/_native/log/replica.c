@@ -2,7 +2,10 @@
  *
  * CREPLICA-1  the role, the epoch and the ISR are those of the page, read under its append lock; memory of the process decides nothing
  * CREPLICA-2  the high watermark is the smallest log end of the maximal ISR, each read while the leader's lock is held (REPLICA-10)
- * CREPLICA-3  a member whose page is replaced, unreadable or in another epoch has no log end: nothing is committed without it */
+ * CREPLICA-3  a member whose page is replaced, unreadable or in another epoch, or whose log is being cut, has no log end: nothing is
+ *             committed without it
+ * CREPLICA-4  the last stable offset passes a transaction when the high watermark has passed its marker (REPLICA-21). Of the markers
+ *             above the high watermark the page has the first and the last one: the last stable offset may be late, but rises with each */
 #include "log/append.h"
 
 static int bits_of(uint64_t set) { return __builtin_popcountll(set); }
@@ -21,10 +24,31 @@ void el_raise_high_watermark(el_tuple *tuple, el_replica *replica, int64_t end) 
     int counts = replica->role != EL_ROLE_LEADER || bits_of(replica->decided_isr) >= replica->min_in_sync;
     if (counts && end > tuple->high_watermark)
         tuple->high_watermark = end;
-    if (replica->stable_at >= 0 && tuple->high_watermark >= replica->stable_at) {
+    while (replica->stable_at >= 0 && tuple->high_watermark >= replica->stable_at) {
         tuple->first_unstable = replica->stable_next;
-        replica->stable_at = replica->stable_next = -1;
+        replica->stable_at = replica->later_at;
+        replica->stable_next = replica->later_next;
+        replica->later_at = replica->later_next = -1;
     }
+}
+
+void el_note_marker(el_replica *replica, int64_t end, int64_t first_unstable) {
+    if (replica->stable_at < 0) {
+        replica->stable_at = end;
+        replica->stable_next = first_unstable;
+    } else {
+        replica->later_at = end;
+        replica->later_next = first_unstable;
+    }
+}
+
+void el_note_transaction(el_tuple *tuple, el_replica *replica, int64_t start) {
+    if (tuple->first_unstable < 0)
+        tuple->first_unstable = start;
+    if (replica->stable_at >= 0 && replica->stable_next < 0)
+        replica->stable_next = start;
+    if (replica->later_at >= 0 && replica->later_next < 0)
+        replica->later_next = start;
 }
 
 int64_t el_committed_end(const el_writer *writer, const el_run *run) {
@@ -45,17 +69,20 @@ static int64_t end_of(const el_member *member, int32_t epoch) {
         return -1;
     if (!el_page_alive(member->page) || el_page_read_replica(member->page, &tuple, &replica) < 0)
         return -1;
+    if (el_page_word(member->page, EL_WORD_CUT_INTENT))
+        return -1;
     return replica.role == EL_ROLE_FOLLOWER && tuple.epoch == epoch ? tuple.log_end : -1;
 }
 
-int32_t el_commit(el_writer *leader, const el_member *members, int64_t count, int64_t *high_watermark) {
+int32_t el_commit(el_writer *leader, int32_t node_slot, int32_t epoch, const el_member *members, int64_t count,
+                  int64_t *high_watermark) {
     el_tuple tuple;
     el_replica replica;
     if (el_page_read_replica(leader->page, &tuple, &replica) < 0)
         return EL_MUST_REMAP;
-    if (replica.role != EL_ROLE_LEADER || tuple.epoch != leader->leader_epoch)
+    if (replica.role != EL_ROLE_LEADER || tuple.epoch != epoch)
         return EL_NOT_LEADER;
-    uint64_t missing = replica.maximal_isr & ~bit_of(leader->node_slot);
+    uint64_t missing = replica.maximal_isr & ~bit_of(node_slot);
     int64_t end = tuple.log_end, before = tuple.high_watermark;
     for (int64_t at = 0; at < count && missing; at++) {
         uint64_t bit = bit_of(members[at].node_slot);

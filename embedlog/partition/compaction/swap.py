@@ -32,8 +32,9 @@ def replace(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, 
     now = held.now
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
         return True  # retention was faster: the segments are deleted
-    if not _is_complete(held.path, made):
-        logger.info("%s: a compaction is repeated, the partition was loaded meanwhile", held.path)
+    present = {info.base: info.size for info in held.segments.all(now)}
+    if not _is_complete(held.path, made) or any(present.get(info.base) != info.size for info in group):
+        logger.info("%s: a compaction is repeated, the partition was loaded or cut meanwhile", held.path)
         return False
     held.state.mark_dirty()
     now = _begun(now)

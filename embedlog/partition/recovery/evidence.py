@@ -55,6 +55,7 @@ class Loading:
     foreign: bool = False  # a broker wrote here after the last embedlog process: the manifest may be outdated
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
+    in_set: bool = False  # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
 
 
 class Point(NamedTuple):
@@ -121,6 +122,8 @@ class Evidence:
             self.log_start = max(first, loading.log_start)
         elif first > start.offset:
             raise self._missing(start.offset, f"a log from offset {start.offset} on", f"offset {first}")
+        elif loading.in_set:
+            pass  # a replica that began again at a lower offset (REPLICA-20)
         elif loading.log_start > start.offset and not self._manifest.whole:
             self.log_start = loading.log_start  # the manifest lost its end with the newer start
         elif loading.log_start > start.offset:

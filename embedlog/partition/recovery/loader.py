@@ -325,6 +325,8 @@ class _Loader:
     def _needs_epoch(self, end: int, first_base: int) -> bool:
         """Whether records may be lost that others have read: offsets from `end` on are then given anew in a new epoch."""
         loading = self.loading
+        if loading.in_set:
+            return False
         if loading.floor is not None:
             return end < loading.floor.log_end
         return not loading.clean and (loading.begun or end > first_base)
@@ -347,6 +349,8 @@ class _Loader:
         self.epochs.truncate_from_end(end)
         if self._needs_epoch(end, segments[0].base):
             self.epochs.assign(seen_epoch + 1, end)
+        elif loading.in_set and self.epochs.latest_epoch < seen_epoch:
+            self.epochs.assign(seen_epoch, end)  # it may be a promise (QUORUM-3)
         elif self.epochs.latest_epoch < 0:
             self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)
         start = max(log_start, segments[0].base)

@@ -1,0 +1,225 @@
+"""One replica whose append lock is held: its epochs, its roles, its cuts, and batches of a leader.
+
+LOCKEDREPLICA-1  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch has the epoch
+LOCKEDREPLICA-2  a batch is written unchanged, and only if it continues the log: its offset, its epoch, and the epoch of the page
+                 are compared in the section of the write (REPLICA-1). The caller has checked its bytes
+LOCKEDREPLICA-3  index, digests, producers and transactions follow from the batches, as in an append
+LOCKEDREPLICA-4  an epoch without a batch moves with the log end: it may be a promise (QUORUM-3)
+LOCKEDREPLICA-5  the first gap of a segment is in the manifest, on disk, before a batch after it: else a load would cut there
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedlog._native import replication, system
+from embedlog._native.replication import Leading, Replica
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError
+from embedlog.format.record_columns import CONTROL, Batches
+from embedlog.partition import log_cut, markers, retention
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.locked_partition import LockedPartition
+from embedlog.partition.recovery import producer_history
+from embedlog.partition.replication.refusals import Fenced
+from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage.checkpoints import EpochCache
+from embedlog.storage.manifest import GAPLESS, Start
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class LockedReplica:
+    """A replica whose append lock this thread holds. `now` and `replica` are of the last publication under this lock."""
+
+    def __init__(self, lock: AppendLock, held: LockedPartition) -> None:
+        self._lock, self.held = lock, held
+        self.now, self.replica = held.now, held.replica
+
+    def _refresh(self) -> None:
+        self.now, self.replica = self.held.state.read_page(), self.held.replica
+
+    def publish(self, now: Published, replica: Replica) -> None:
+        """Publish both by one store."""
+        self.held.publish(now, replica)
+        self._refresh()
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def epochs(self) -> EpochCache:
+        """The leader-epoch-checkpoint."""
+        return checkpoints.read_epochs(self.held.path / file_names.EPOCHS)
+
+    def assign_epoch(self, epoch: int, start: int) -> None:
+        """Store the start of an epoch; file and name are on disk when this returns (LOCKEDREPLICA-1)."""
+        epochs = self.epochs()
+        if epochs.assign(epoch, start):
+            self._write_epochs(epochs)
+
+    def _write_epochs(self, epochs: EpochCache) -> None:
+        self.held.state.mark_dirty()
+        checkpoints.write_epochs(self.held.path / file_names.EPOCHS, epochs, self.held.mode)
+
+    def last_epoch(self) -> int:
+        """The epoch of the last batch, -1 without one."""
+        return _before(self.epochs(), self.now.log_end).latest_epoch
+
+    # ---- cuts ------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int, epoch: int | None = None, replica: Replica | None = None) -> None:
+        """Cut the log: batches that end above `offset` are set aside. `epoch` and `replica` are published with the cut.
+
+        Raises ValueError for an offset below the log start.
+        """
+        now, held = self.now, self.held
+        if offset < now.log_start:
+            raise ValueError(f"a cut at {offset}, before the log start {now.log_start}")
+        if offset >= now.log_end:
+            self.publish(now if epoch is None else now._replace(epoch=epoch), replica or self.replica)
+            return
+        info = held.segments.at(offset, now)
+        if log_cut.remaining(held.path, info.base, info.size, offset).log_end < now.log_start:
+            self.restart(now.log_start, epoch, replica)  # the log starts inside the batch that is cut
+            return
+        log_cut.begin(held, system.CUT_END, info.base, offset, epoch, replica)
+        self._refresh()
+
+    def restart(self, offset: int, epoch: int | None = None, replica: Replica | None = None) -> None:
+        """Delete all segments, and begin the log again at `offset`, without epochs (REPLICA-20)."""
+        log_cut.begin(self.held, system.CUT_ALL, offset, offset, epoch, replica)
+        self._refresh()
+
+    # ---- copies ----------------------------------------------------------------------------------
+
+    def take(self, data: Buffer, rows: Batches, leading: Leading, at: int | None = None) -> bool:
+        """Append whole checked batches of a leader unchanged; False if they do not continue the log.
+
+        `rows` describes adjacent batches; positions count from the start of `data`. `at`: the log end for which they were read;
+        offsets may be missing before the first batch only if it is given. No batch: only the high watermark is taken.
+        Raises Fenced, CorruptRecordError, StorageError.
+        """
+        view = memoryview(data).cast("B")
+        if at is not None and at != self.now.log_end:
+            return False
+        if self.now.epoch > leading.epoch:
+            raise Fenced
+        if len(rows) and at is None and int(rows["base_offset"][0]) != self.now.log_end:
+            return False
+        self.held.state.mark_dirty()
+        if not len(rows):
+            return self._take_run(view[:0], rows, leading)
+        if int(rows["leader_epoch"][0]) < self.last_epoch():
+            return False
+        self._note_epochs(rows)
+        for part in _runs(rows):
+            first, last = part[0], part[-1]
+            run = view[int(first["position"]) : int(last["position"]) + int(last["size"])]
+            if not self._take_run(run, part, leading):
+                return False
+        if leading.log_start > self.now.log_start:
+            retention.publish_start(self.held, self.now, min(leading.log_start, self.now.high_watermark))
+            self._refresh()
+        return True
+
+    def _note_epochs(self, rows: Batches) -> None:
+        """Store the epochs of these batches; a later epoch without a batch begins after them (LOCKEDREPLICA-4)."""
+        before = self.epochs()
+        after = _before(before, self.now.log_end)
+        epochs = rows["leader_epoch"]
+        for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
+            if int(epochs[row]) > after.latest_epoch:
+                after.assign(int(epochs[row]), int(rows["base_offset"][row]))
+        if before.latest_epoch > after.latest_epoch:
+            after.assign(before.latest_epoch, _end_of(rows))
+        if after.entries != before.entries:
+            self._write_epochs(after)
+            system.point("follow-epochs")
+
+    def _take_run(self, run: memoryview, rows: Batches, leading: Leading) -> bool:
+        """Append one run of data batches, or one control batch. Raises Fenced."""
+        held, first = self.held, int(rows["position"][0]) if len(rows) else 0
+        start, known = 0, -1 if not len(rows) else int(rows["leader_epoch"][0])
+        while True:
+            part = rows[np.searchsorted(rows["position"], first + start) :]
+            self._note_gap(part)
+            with self._ending(run, part) as ending:
+                code = replication.follow(held.writer.native(), leading, known, run, start, part, ending)
+            if code == system.APPENDED:
+                consumed = int(held.writer.native().out.consumed)
+                self._copied(run, start, part, consumed)
+                self._refresh()
+                start += consumed
+                if start >= len(run):
+                    return True
+            elif code == replication.NEW_EPOCH:
+                known = int(part["leader_epoch"][part["leader_epoch"] > known][0])
+            elif code == replication.FENCED:
+                raise Fenced
+            elif code == replication.BEHIND:
+                return False
+            elif code == system.MUST_ROLL and not self.now.segment_size:
+                raise CorruptRecordError(
+                    "a batch whose offset is too far from the start of its segment",
+                    path=file_names.segment_path(held.path, self.now.segment_base),
+                    found=int(part["base_offset"][0]),
+                )
+            else:
+                self._lock.settle_held(code)
+            self._refresh()
+
+    def _note_gap(self, rows: Batches) -> None:
+        """LOCKEDREPLICA-5."""
+        now, held = self.now, self.held
+        if not len(rows) or not now.flags & GAPLESS:
+            return
+        starts, ends = rows["base_offset"], rows["base_offset"] + rows["last_offset_delta"] + 1
+        if int(starts[0]) == now.log_end and (starts[1:] == ends[:-1]).all():
+            return
+        start = Start(now.log_start, now.segment_base, held.state.context.visit)
+        held.state.manifest.note(start)
+        held.state.manifest.sync()
+
+    @contextlib.contextmanager
+    def _ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending | None]:
+        """The end of a transaction, if the run is a control batch."""
+        if not len(rows) or not int(rows["attributes"][0]) & CONTROL:
+            yield None
+            return
+        held, row = self.held, rows[0]
+        state = held.producer_state(self.now)
+        marker = producer_history.marker_in(bytes(run), 0) if row["records"] else None
+        unstable, entry = markers.ending(state, int(row["producer_id"]), marker, int(row["base_offset"]))
+        path = file_names.segment_path(held.path, self.now.segment_base, file_names.TRANSACTION_INDEX)
+        with contextlib.ExitStack() as opened:
+            fd = -1 if entry is None else opened.enter_context(files.opened(path, files.CREATE, held.mode))
+            yield system.Ending(unstable, entry, fd)
+
+    def _copied(self, run: memoryview, start: int, rows: Batches, consumed: int) -> None:
+        """Take the producers of appended batches over."""
+        if not consumed:
+            return
+        first = int(rows["position"][0])
+        rows = rows[: np.searchsorted(rows["position"], first + consumed)]
+        self.held.producers.copied(rows, producer_history.markers_in(run[start:], rows), self.held.writer.native())
+
+
+def _before(epochs: EpochCache, log_end: int) -> EpochCache:
+    """The epochs that have a batch below the log end."""
+    return EpochCache(entry for entry in epochs.entries if entry[1] < log_end)
+
+
+def _end_of(rows: Batches) -> int:
+    return int(rows["base_offset"][-1] + rows["last_offset_delta"][-1]) + 1
+
+
+def _runs(rows: Batches) -> Iterator[Batches]:
+    """Runs of data batches, and each control batch alone."""
+    control = (rows["attributes"] & CONTROL) != 0
+    cuts = np.flatnonzero(control[1:] | control[:-1]) + 1
+    for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
+        yield rows[start:end]

@@ -1,0 +1,273 @@
+"""The log of one replica: it leads, or follows a leader; it takes batches unchanged, and commits what the ISR has.
+
+REPLICALOG-1  every change happens under the append lock of this partition, and compares the epoch of the page first
+REPLICALOG-2  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch has the epoch
+REPLICALOG-3  a follower is cut where its epochs and those of the leader diverge, before it takes a batch of a later epoch. Cut,
+              epoch and role are one publication (REPLICA-2)
+REPLICALOG-4  no file of another directory is read under this lock, except for control pages
+REPLICALOG-5  a page without a role has no high watermark: the checkpoint of the last orderly close has one (REPLICA-11)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from embedlog._native import replication, system
+from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
+from embedlog._native.system import Published
+from embedlog.errors import LockTimeoutError, StorageError
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.locked_partition import LockedPartition
+from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.replication.locked_replica import LockedReplica
+from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
+from embedlog.partition.sync import Syncer
+from embedlog.storage import checkpoints, file_names
+from embedlog.storage.checkpoints import EpochCache
+
+__all__ = ["Decision", "Fenced", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew"]
+
+EpochEnd = Callable[[int], tuple[int, int]]
+
+
+class Decision(NamedTuple):
+    """A decision about a partition, as far as the leader's page contains it."""
+
+    leader: int  # node
+    epoch: int
+    partition_epoch: int
+    isr: int  # a bit for each directory
+    min_in_sync: int
+
+
+class ReplicaLog:
+    """The replica of one partition in one directory. Threads: any."""
+
+    def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
+        self._lock, self._reader, self._syncer = lock, reader, syncer
+        self._state = lock.state
+
+    def published(self) -> tuple[Published, Replica]:
+        """The published tuple and the replica state of one publication, without a lock. Raises StorageError."""
+        self._state.published()  # maps the page again if it was replaced
+        found = replication.read(self._state.page)
+        if found is None:
+            raise StorageError("the control page is damaged", path=self._state.path / file_names.PAGE)
+        return found
+
+    @contextlib.contextmanager
+    def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedReplica]:
+        """The append lock, with everything repaired. Raises LockTimeoutError."""
+        with self._lock.exclusive(deadline_ns) as held:
+            yield LockedReplica(self._lock, held)
+
+    # ---- appends of this process -----------------------------------------------------------------
+
+    def require(self, epoch: int, *, all_in_sync: bool) -> None:
+        """Accept appends of this process only while the page leads in this epoch; with `all_in_sync` only if the decided ISR is
+        large enough. An append raises NotLeader or TooFew otherwise.
+        """
+        with self._lock.mutex_until(self._state.deadline()):
+            self._lock.writer.require(epoch, all_in_sync)
+
+    @staticmethod
+    def check_leads(held: LockedPartition, epoch: int) -> None:
+        """Raise NotLeader unless the page leads in this epoch."""
+        if held.replica.role != ROLE_LEADER or held.state.read_page().epoch != epoch:
+            raise NotLeader
+
+    # ---- roles -----------------------------------------------------------------------------------
+
+    def lead(self, decision: Decision, deadline_ns: int | None = None) -> bool:
+        """Install a decision by which this replica leads; False if the page shows it, or a later one (REPLICA-9)."""
+        with self.exclusive(deadline_ns) as held:
+            now, replica = held.now, held.replica
+            known = (now.epoch, replica.partition_epoch) if replica.role != ROLE_NONE else (now.epoch, -1)
+            if (decision.epoch, decision.partition_epoch) <= known or decision.epoch < now.epoch:
+                return False
+            if replica.role == ROLE_FOLLOWER and decision.epoch == now.epoch:
+                return False  # another directory leads in this epoch
+            now = self._with_high_watermark(now, replica)
+            start = replica.epoch_start
+            if replica.role == ROLE_NONE or decision.epoch != now.epoch:
+                start = self._begin_epoch(held, decision.epoch)
+            changed = replica._replace(
+                epoch_start=start,
+                maximal_isr=decision.isr,
+                decided_isr=decision.isr,
+                role=ROLE_LEADER,
+                leader=decision.leader,
+                partition_epoch=decision.partition_epoch,
+                min_in_sync=decision.min_in_sync,
+            )
+            held.publish(now._replace(epoch=decision.epoch), changed)
+        return True
+
+    @staticmethod
+    def _begin_epoch(held: LockedReplica, epoch: int) -> int:
+        """The start of an epoch: the log end, or where it began before an orderly close."""
+        latest = held.epochs().latest
+        if latest is not None and latest[0] == epoch and latest[1] <= held.now.log_end:
+            return latest[1]
+        held.assign_epoch(epoch, held.now.log_end)
+        system.point("lead-epoch")
+        return held.now.log_end
+
+    def _with_high_watermark(self, now: Published, replica: Replica) -> Published:
+        """REPLICALOG-5."""
+        if replica.role != ROLE_NONE:
+            return now
+        state = self._state
+        noted = checkpoints.read_offsets(state.context.root / file_names.HIGH_WATERMARKS)
+        high_watermark = min(noted.get((state.topic, state.number), 0), now.log_end)
+        return now._replace(high_watermark=max(high_watermark, now.log_start))
+
+    def follow(self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None) -> int:
+        """Follow a leader in this epoch; the log end after the cut (REPLICALOG-3). Raises Fenced.
+
+        `epoch_end` is `Partition.epoch_end` of the leader. It is called without a lock (REPLICALOG-4).
+        """
+        until = self._state.deadline() if deadline_ns is None else deadline_ns
+        while True:
+            now, _ = self.published()
+            epochs = self._epochs()
+            end = agreed_end(epochs, now.log_end, epoch_end)
+            with self.exclusive(until) as held:
+                found = self._follow_locked(held, leader, epoch, end, now.log_end, epochs)
+            if found is None:
+                raise Fenced
+            if found >= 0:
+                return found
+            if system.boot_ns() >= until:
+                raise LockTimeoutError("the log keeps changing before it follows", path=self._state.path)
+
+    def _follow_locked(
+        self, held: LockedReplica, leader: int, epoch: int, end: int, seen_end: int, seen: EpochCache
+    ) -> int | None:
+        """The log end after the cut; None if the page is in a later epoch, -1 if the log is not the seen one."""
+        now, replica = held.now, held.replica
+        if now.epoch > epoch or (now.epoch == epoch and replica.role == ROLE_LEADER):
+            return None
+        if now.epoch == epoch and replica.role == ROLE_FOLLOWER:
+            return now.log_end
+        if now.log_end != seen_end or held.epochs().entries != seen.entries:
+            return -1
+        now = self._with_high_watermark(now, replica)
+        if now != held.now:
+            held.publish(now, replica)
+        changed = replica._replace(maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0)
+        held.truncate(max(end, now.log_start), epoch, changed)
+        return held.now.log_end
+
+    def _epochs(self) -> EpochCache:
+        return checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
+
+    # ---- copies ----------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int = 1 << 20, upto: int | None = None) -> Fetched:
+        """Whole checked batches from the one that holds `offset`, up to the log end, for another replica.
+
+        The generation is compared afterwards. Raises OffsetOutOfRangeError, CorruptRecordError.
+        """
+        self._state.ensure_open()
+        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=False, upto=upto, pool=None, whole=True)
+        found.offset = offset
+        return found
+
+    def take(self, fetched: Fetched, epoch: int, high_watermark: int, deadline_ns: int | None = None, log_start: int = 0) -> int:
+        """Append the batches that `read` of a leader returned; the log end. Raises Fenced.
+
+        `epoch`, `high_watermark` and `log_start` are those of the leader. Batches that do not continue the log are not taken.
+        """
+        until = self._state.deadline() if deadline_ns is None else deadline_ns
+        leading = Leading(high_watermark, epoch, gaps_allowed=True, log_start=log_start)
+        fenced = False
+        with self.exclusive(until) as held:
+            fenced = held.now.epoch > epoch
+            if not fenced:
+                held.take(fetched.data, fetched.batches, leading, fetched.offset if len(fetched.batches) else None)
+            now = held.now
+        if fenced:
+            raise Fenced
+        self._syncer.flush_if_due(now.log_end, now.log_end - self._state.durable_offset, 0, until)
+        return now.log_end
+
+    # ---- the commit ------------------------------------------------------------------------------
+
+    def commit(self, followers: Sequence[tuple[int, ReplicaLog]], epoch: int, deadline_ns: int | None = None) -> int:
+        """Raise the high watermark to what every member of the maximal ISR has; returns it. Raises NotLeader.
+
+        `followers`: (slot, replica). Nothing is committed without a member of the maximal ISR that is not given (REPLICA-3).
+        """
+        members = Members([_member(slot, follower) for slot, follower in followers])
+        with self.exclusive(deadline_ns) as held:
+            code, mark = members.commit(held.held.writer.native(), self._state.context.node_slot, epoch)
+        if code == system.NOT_LEADER:
+            raise NotLeader
+        if code < 0:
+            raise StorageError("cannot commit", errno=system.errno_of(code), path=self._state.path)
+        return mark
+
+    def join(self, follower: ReplicaLog, slot: int, epoch: int, partition_epoch: int, deadline_ns: int | None = None) -> bool:
+        """Add a follower to the maximal ISR, if it has everything that a member must have; whether it is a member (REPLICA-6).
+
+        `partition_epoch` is that of the newest decision: the page must contain it. Raises NotLeader.
+        """
+        durable_required = self._state.config.flush_messages == 1
+        follower._state.ensure_open()
+        follower._state.check_page()
+        leads = joined = False
+        with self.exclusive(deadline_ns) as held:
+            now, replica = held.now, held.replica
+            leads = replica.role == ROLE_LEADER and now.epoch == epoch
+            if leads and replica.partition_epoch == partition_epoch:
+                needed = max(now.high_watermark, replica.epoch_start)
+                joined = follower._has(now, needed, durable=durable_required)
+                if joined and not replica.maximal_isr >> slot & 1:
+                    held.publish(now, replica._replace(maximal_isr=replica.maximal_isr | 1 << slot))
+        if not leads:
+            raise NotLeader
+        return joined
+
+    def _has(self, leader: Published, needed: int, *, durable: bool) -> bool:
+        """Whether this follower is in the leader's epoch, with its log start and everything below `needed`."""
+        found, page = replication.read(self._state.page), self._state.page
+        if found is None or page.word(system.WORD_CUT_INTENT):
+            return False
+        now, replica = found
+        follows = replica.role == ROLE_FOLLOWER and now.epoch == leader.epoch
+        has = now.log_end >= needed and now.log_start >= leader.log_start
+        return follows and has and (not durable or page.word(system.WORD_DURABLE) >= needed)
+
+
+def _member(slot: int, follower: ReplicaLog) -> replication.Member:
+    state = follower._state
+    state.ensure_open()
+    mapped = state.page_file
+    if mapped is None:
+        raise StorageError("the control page is not mapped", path=state.path / file_names.PAGE)
+    return replication.Member(slot, mapped.page, mapped.path, mapped.device, mapped.inode)
+
+
+def agreed_end(epochs: EpochCache, log_end: int, epoch_end: EpochEnd) -> int:
+    """The offset up to which a follower with these epochs has the leader's records (`kafka/semantics.md`, D.4).
+
+    Epochs without a batch do not count. The follower asks for its last epoch, and from the answer for the next lower one that
+    both know.
+    """
+    known = [entry for entry in epochs.entries if entry[1] < log_end]
+    end = log_end
+    while known:
+        epoch, start = known[-1]
+        theirs, their_end = epoch_end(epoch)
+        if theirs == epoch:
+            return min(end, their_end)
+        if theirs < 0:  # the leader does not know so late an epoch
+            known, end = known[:-1], min(end, start)
+            continue
+        known = [entry for entry in known if entry[0] <= theirs]
+        higher = next((begin for other, begin in epochs.entries if other > theirs), end)
+        end = min(end, higher, their_end)
+    return min(end, epochs.entries[0][1]) if epochs.entries else end
