@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +21,12 @@ FAR = 1 << 62
 
 
 @contextmanager
-def replica(path: Path, slot: int = 0, config: dict[str, object] | None = None) -> Iterator[Partition]:
+def replica(path: Path, slot: int = 0, config: Mapping[str, object] | None = None) -> Iterator[Partition]:
     """Partition t-0 of a directory that has this slot in its set."""
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log._engine.home.context.node_slot = slot
         if "t" not in log.topics():
-            log.create_topic("t", config=SMALL | (config or {}))
+            log.create_topic("t", config={**SMALL, **(config or {})})
         yield log._engine.partition("t", 0)
 
 

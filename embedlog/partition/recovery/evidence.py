@@ -122,11 +122,9 @@ class Evidence:
             self.log_start = max(first, loading.log_start)
         elif first > start.offset:
             raise self._missing(start.offset, f"a log from offset {start.offset} on", f"offset {first}")
-        elif loading.in_set:
-            pass  # a replica that began again at a lower offset (REPLICA-20)
         elif loading.log_start > start.offset and not self._manifest.whole:
             self.log_start = loading.log_start  # the manifest lost its end with the newer start
-        elif loading.log_start > start.offset:
+        elif loading.log_start > start.offset and not loading.in_set:  # a replica may begin again below
             raise CorruptRecordError(
                 f"{file_names.LOG_STARTS} and the manifest, which is written first, differ on where the log starts:"
                 " remove the one that is wrong",

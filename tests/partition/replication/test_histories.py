@@ -14,6 +14,7 @@ from embedlog._native import system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER
 from embedlog.errors import EmbedlogError
 from embedlog.format.record_batch import decode
+from embedlog.format.record_columns import BytesColumn
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import Decision
 from tests.support.replica_logs import replica
@@ -82,7 +83,9 @@ def records(partition: Partition) -> list[Record]:
         fetched = partition.replica.read(offset)
         for row in fetched.batches:
             columns = decode(fetched.data, fetched.batches[fetched.batches["base_offset"] == row["base_offset"]])
-            found += [(int(row["leader_epoch"]), bytes(value)) for value in columns.values]
+            values = columns.values
+            assert isinstance(values, BytesColumn)
+            found += [(int(row["leader_epoch"]), value or b"") for value in values]
         offset = fetched.next_offset
     return found
 

@@ -59,7 +59,7 @@ def test_a_copy_in_random_pieces_is_the_log_of_the_leader(tmp_path: Path, seed: 
 def test_batches_of_each_codec_are_copied_unchanged(tmp_path: Path, codec: str) -> None:
     with replica(tmp_path / "one") as one, replica(tmp_path / "two", 1) as two:
         log = embedlog.open(tmp_path / "source", config={"housekeeping": False})
-        with log, log.producer(compression_type=codec, linger_ms=50) as producer:
+        with log, log.producer({"compression.type": codec, "linger.ms": 50}) as producer:
             log.create_topic("t", config=SMALL)
             for number in range(60):
                 producer.send("t", b"value %d" % number * 5, key=b"%d" % (number % 7))
