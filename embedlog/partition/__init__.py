@@ -1,7 +1,7 @@
 """One partition: append, read, recover, truncate, sync, compact.
 
 The package knows one directory of segments. It does not know topics, groups, clients or other partitions.
-Other units import five modules of it:
+Other units import six modules of it:
 
 - `api`: the interfaces through which clients of an open log use a partition
 - `partition`: `Partition`, the facade, whose private members no other unit uses
