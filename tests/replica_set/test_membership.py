@@ -29,6 +29,7 @@ from embedlog.replica_set.membership import Member, Membership, check_set
 from embedlog.storage import files, identity, json_file
 from embedlog.storage.file_names import BROKER_LOCK, REPLICAS
 from embedlog.storage.identity import new_id, read_meta
+from tests.support.mutants import mutated
 from tests.support.replica_directories import CHANGES, failing
 
 
@@ -152,6 +153,13 @@ def test_quorum_1_a_clone_is_refused(tmp_path: Path) -> None:
     identity.write_meta(paths[1], replace(meta, directory_id=new_id()))
     with pytest.raises(ReplicaSetError, match="directory id in meta"):
         check_set(paths)
+
+
+def test_quorum_1_without_the_check_a_clone_is_a_member(tmp_path: Path) -> None:
+    paths = prepared(tmp_path)
+    shutil.copytree(paths[0], tmp_path / "clone")
+    with mutated("clones_are_members"):
+        assert len(check_set([*paths, tmp_path / "clone"]).found) == 4
 
 
 def test_quorum_1_another_directory_with_the_number_of_a_member_is_refused(tmp_path: Path) -> None:

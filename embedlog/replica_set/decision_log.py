@@ -1,0 +1,343 @@
+"""Decisions of a set of directories, made on a majority of the copies of the decision log (`docs/protocol.md`, QUORUM-2 to
+QUORUM-7).
+
+DECISIONLOG-1  a decision is made by one process at a time: it holds the locks of a majority from its first read to its last sync
+DECISIONLOG-2  a copy that fails in the middle is left out. The decision begins again with the others, unless they are no majority
+DECISIONLOG-3  an answer without a record, also a refusal, is given only in a settled state: a found record is settled first
+DECISIONLOG-4  a term is continued only if it is the highest promise of all locked copies and its own record is the last one
+DECISIONLOG-5  the state of this object contains counted records only
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StateError
+from embedlog.replica_set import decision_view
+from embedlog.replica_set.copies import Batch, Copy, LockedCopy, advancement, batch_of
+from embedlog.replica_set.decision_view import NO_TERM, View
+from embedlog.replica_set.promise import TERM_MAX
+from embedlog.replica_set.refusals import error_of
+from embedlog.replication.decide import decide
+from embedlog.replication.events import Event, Refusal
+from embedlog.replication.records import NoOp, Record
+from embedlog.replication.state import State, apply_all
+from embedlog.storage import checkpoints, file_names, locks
+
+logger = logging.getLogger("embedlog")
+
+SYNC_S: Final = 10  # for the syncs of records that are written: a result is better than a deadline
+MakeEvent: TypeAlias = Callable[[State, int], Event]  # the state, and the offset of the first record of the event
+
+
+class Decided(NamedTuple):
+    """The state after a decision, and its records: none if nothing had to change."""
+
+    state: State
+    records: tuple[Record, ...]
+
+
+class _Own(NamedTuple):
+    """The last decision of this object: its term, and the log end after it."""
+
+    term: int = NO_TERM
+    end: int = -1
+
+
+class _Again(Exception):
+    """A copy failed before the decision was written: begin again with the others."""
+
+
+class DecisionLog:
+    """The decision log of an open set. Threads: any; one decides at a time."""
+
+    def __init__(self, cluster_id: str, voters: Iterable[int], *, lock_timeout_ms: int = 10_000) -> None:
+        """`voters` decide as long as the log is empty: the planned members."""
+        self._first_voters = frozenset(voters)
+        self._timeout_ms = lock_timeout_ms
+        self._mutex = threading.RLock()  # of the deciding thread
+        self._attaching = threading.Lock()  # for changes of the two mappings, never during a wait
+        self._copies: dict[int, Copy] = {}
+        self._away: dict[int, EmbedlogError] = {}
+        self._own = _Own()
+        self._view = View(0, NO_TERM, State(cluster_id))
+        self._shown: tuple[object, View] = (None, self._view)  # the facts of a page, and what the copy with it shows
+        self.decided: Callable[[State], None] = lambda state: None  # called without locks after each decision of this object
+
+    # ---- the copies ------------------------------------------------------------------------------
+
+    def attach(self, copy: Copy) -> None:
+        """Use the copy of a directory from now on, instead of an earlier one of this node."""
+        with self._attaching:
+            self._copies = self._copies | {copy.node: copy}
+            self._away = {node: problem for node, problem in self._away.items() if node != copy.node}
+
+    def detach(self, node: int, problem: EmbedlogError | None = None) -> None:
+        """Do not use the copy of a directory any more: it failed, or is closed."""
+        with self._attaching:
+            self._copies = {other: copy for other, copy in self._copies.items() if other != node}
+            if problem is not None:
+                self._away = self._away | {node: problem}
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes whose copies are attached."""
+        return tuple(sorted(self._copies))
+
+    def failures(self) -> dict[int, EmbedlogError]:
+        """The error of each copy that was left out of the last decision, or that is detached."""
+        return dict(self._away)
+
+    # ---- hints -----------------------------------------------------------------------------------
+
+    def hint(self) -> State:
+        """The state as one copy shows it, without a lock (QUORUM-7). At least as new as the last decision of this object."""
+        for copy, seen in self._by_advance():
+            if seen == self._shown[0]:
+                break
+            try:
+                found = self._read(copy, seen[-1])
+            except EmbedlogError as problem:
+                logger.info("the decision log in %s cannot be read: %s", copy.partition.path, problem)
+                continue
+            if found is not None:
+                self._shown = (seen, found)
+                break
+        return max(self._shown[1], self._view, key=lambda view: view.position).state
+
+    def version(self) -> int:
+        """A number that rises with each decision that a copy shows: cheap to compare before `hint`."""
+        return max([self._view.position, *(seen[-1] for _, seen in self._by_advance())])
+
+    def _by_advance(self) -> list[tuple[Copy, tuple[int, ...]]]:
+        """Each copy that answers, with the facts of its page, the one with the highest watermark first."""
+        found = []
+        for copy in list(self._copies.values()):
+            with contextlib.suppress(EmbedlogError):
+                now, replica = copy.partition.replica.published()
+                found.append((copy, (copy.node, replica.role, now.epoch, now.generation, now.high_watermark)))
+        return sorted(found, key=lambda each: each[1][-1], reverse=True)
+
+    def _read(self, copy: Copy, end: int) -> View | None:
+        """What a copy shows up to its high watermark; None if its files were replaced meanwhile."""
+        epochs = checkpoints.read_epochs(copy.partition.path / file_names.EPOCHS)
+        log = copy.partition.replica
+        now, _ = log.published()
+        known = [view for view in (self._shown[1], self._view) if view.continues_in(now, epochs, end)]
+        view = max(known, key=lambda view: view.position, default=self._view)
+        found = decision_view.brought_to(view, log, now, epochs, end)
+        return found if log.published()[0].generation == now.generation else None
+
+    # ---- decisions -------------------------------------------------------------------------------
+
+    def decide(self, make_event: Callable[[State], Event], deadline_ns: int | None = None) -> Decided:
+        """Decide about the event that `make_event` derives from the newest state, and append the records.
+
+        Raises the error of a refusal (`refusals`), NotEnoughDirectoriesError, LockTimeoutError.
+        """
+        return self.decide_all([lambda state, offset: make_event(state)], deadline_ns)
+
+    def decide_all(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Decided:
+        """As `decide`, for several events in one batch: each is derived from the state after the earlier ones."""
+        found = self.propose(steps, deadline_ns)
+        if isinstance(found, Refusal):
+            raise error_of(found)
+        return found
+
+    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Decided | Refusal:
+        """As `decide_all`, but returns the first refusal; then no record of the events is written."""
+        deadline = self._deadline(deadline_ns)
+        with locks.holding(self._mutex, deadline, "the decision log"):
+            found = self._decided(steps, deadline)
+        if isinstance(found, Decided) and found.records:
+            self.decided(found.state)
+        return found
+
+    def settle(self, deadline_ns: int | None = None) -> State:
+        """The newest state, in which every record counts: for a process that must act on decisions of others (QUORUM-5)."""
+        return self.decide_all([], deadline_ns).state
+
+    def _deadline(self, deadline_ns: int | None) -> int:
+        return system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
+
+    def _decided(self, steps: Sequence[MakeEvent], deadline_ns: int) -> Decided | Refusal:
+        with self._session(deadline_ns) as session:
+            while True:
+                try:
+                    return session.decide(steps)
+                except _Again:
+                    session.own = _Own()
+
+    @contextlib.contextmanager
+    def _session(self, deadline_ns: int) -> Iterator[_Session]:
+        session = _Session(self._view, self._own, self._first_voters)
+        self._own = _Own()  # unless this session ends well
+        try:
+            session.lock(self._copies.values(), deadline_ns)
+            yield session
+            self._view, self._own = session.view, session.own
+        except EmbedlogError:  # no copy that is still locked has failed
+            session.release()
+            raise
+        except BaseException as problem:
+            session.release(problem)
+            raise
+        else:
+            session.release()
+        finally:
+            with self._attaching:
+                kept = {node: problem for node, problem in self._away.items() if node not in self._copies}
+                self._away = kept | session.failed
+
+
+class _Session:
+    """One decision, from the locking of the copies to their release."""
+
+    def __init__(self, view: View, own: _Own, first_voters: frozenset[int]) -> None:
+        self.view, self.own = view, own
+        self._first_voters = first_voters
+        self._held: dict[int, LockedCopy] = {}
+        self._paths: dict[int, str] = {}
+        self.failed: dict[int, EmbedlogError] = {}
+
+    # ---- locks -----------------------------------------------------------------------------------
+
+    def lock(self, copies: Iterable[Copy], deadline_ns: int) -> None:
+        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves some for the others."""
+        every = sorted(copies, key=lambda copy: copy.node)
+        for at, copy in enumerate(every):
+            now = system.boot_ns()
+            until = now + max(0, deadline_ns - now) // (len(every) - at)
+            self._paths[copy.node] = str(copy.partition.path)
+            try:
+                self._held[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(until))
+            except EmbedlogError as problem:
+                self.failed[copy.node] = problem
+
+    def release(self, problem: BaseException | None = None) -> None:
+        """Give all locks back, in any case."""
+        for node in sorted(self._held, reverse=True):
+            with contextlib.suppress(EmbedlogError):
+                self._held.pop(node).release(problem)
+
+    def _each(self, action: Callable[[LockedCopy], None]) -> bool:
+        """Do this with each locked copy; a failing one is left out. True if none failed."""
+        before = len(self._held)
+        for node in sorted(self._held):
+            try:
+                action(self._held[node])
+            except EmbedlogError as problem:
+                self.failed[node] = problem
+                with contextlib.suppress(EmbedlogError):
+                    self._held.pop(node).release(problem)
+        return len(self._held) == before
+
+    def _each_or_again(self, action: Callable[[LockedCopy], None]) -> None:
+        if not self._each(action):
+            raise _Again
+
+    # ---- the majority ----------------------------------------------------------------------------
+
+    def _voters(self, state: State) -> frozenset[int]:
+        return frozenset(state.voters) or self._first_voters
+
+    def _require_majority(self, nodes: Iterable[int], states: Sequence[State], undecided: bool = False) -> None:
+        reached = frozenset(nodes)
+        for voters in map(self._voters, states):
+            if 2 * len(reached & voters) <= len(voters):
+                what = "the decision may count later" if undecided else "no decision is possible"
+                raise NotEnoughDirectoriesError(
+                    f"no majority of the directories was reached: {what}",
+                    reached=sorted(reached & voters),
+                    voters=sorted(voters),
+                    away={self._paths[node]: str(problem) for node, problem in sorted(self.failed.items())},
+                    undecided=undecided,
+                    expected=f"{len(voters) // 2 + 1} of {len(voters)}",
+                    found=len(reached & voters),
+                )
+
+    def _best(self) -> tuple[LockedCopy, View]:
+        """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a majority."""
+        able = [copy for copy in self._held.values() if not copy.promise.incomplete]
+        if not able:
+            self._require_majority((), [self.view.state])
+        best = max(able, key=advancement)
+        view = self.view
+        try:
+            view = decision_view.brought_to(view, best.copy.partition.replica, best.now, best.epochs, best.end)
+        except EmbedlogError as problem:
+            self.failed[best.node] = problem
+            self._held.pop(best.node).release(problem)
+            raise _Again from problem
+        self._require_majority((copy.node for copy in able), [view.state])
+        return best, view
+
+    # ---- the decision ----------------------------------------------------------------------------
+
+    def decide(self, steps: Sequence[MakeEvent]) -> Decided | Refusal:
+        """Decide in the state of the most advanced copy. Raises _Again after the failure of a copy."""
+        best, view = self._best()
+        continues = best.end > 0 and self.own == (best.last_term, best.end) and self._highest() == self.own.term
+        settled = continues or self._is_settled(best, view)
+        found = self._records(steps, view)
+        if isinstance(found, Refusal) or not found:
+            if not settled:
+                view = self._write((NoOp(),), best, view, continues)
+            self.view = view
+            return found if isinstance(found, Refusal) else Decided(view.state, ())
+        after = apply_all(view.state, found)
+        if self._voters(after) != self._voters(view.state) and not settled and view.state.voters:
+            self.view = self._write((NoOp(),), best, view, continues)  # the change before this one counts first (QUORUM-6)
+            return self.decide(steps)
+        self.view = self._write(found, best, view, continues)
+        return Decided(self.view.state, found)
+
+    def _records(self, steps: Sequence[MakeEvent], view: View) -> tuple[Record, ...] | Refusal:
+        state, records = view.state, list[Record]()
+        for make_event in steps:
+            found = decide(state, make_event(state, view.position + len(records)))
+            if isinstance(found, Refusal):
+                return found
+            records += found
+            state = apply_all(state, found)
+        return tuple(records)
+
+    def _highest(self) -> int:
+        return max(copy.highest_term for copy in self._held.values())
+
+    def _is_settled(self, best: LockedCopy, view: View) -> bool:
+        """Whether a majority of the voters shows all records as settled."""
+        voters = self._voters(view.state)
+        shown = [copy for copy in self._held.values() if copy.node in voters and copy.settled_end >= best.end]
+        return best.end == 0 or 2 * len(shown) > len(voters)
+
+    def _write(self, records: tuple[Record, ...], best: LockedCopy, view: View, continues: bool) -> View:
+        """Promise, level, append, sync (QUORUM-3 to QUORUM-5); the view after the records, which count."""
+        term = self.own.term if continues else self._highest() + 1
+        if term > TERM_MAX:
+            raise StateError("no term is left", path=best.path, found=term)
+        self._each_or_again(lambda copy: copy.give_promise(term))
+        self._each_or_again(lambda copy: copy.bring_to(best, term))
+        self._each_or_again(lambda copy: copy.become_complete(_sync_deadline()))
+        batch = batch_of(records, best.end, term, system.wall_ms())
+        self.own = _Own()
+        self._append(batch, best.now.high_watermark)
+        after = apply_all(view.state, records)
+        self._require_majority(self._held, [view.state, after], undecided=True)
+        self._each(lambda copy: copy.settle(batch.end))
+        self._each(lambda copy: copy.copy.partition.notify())
+        self.own = _Own(term, batch.end)
+        return View(batch.end, term, after)
+
+    def _append(self, batch: Batch, settled: int) -> None:
+        self._each(lambda copy: copy.append(batch, settled))
+        self._each(lambda copy: copy.sync(_sync_deadline()))
+
+
+def _sync_deadline() -> int:
+    return system.boot_ns() + SYNC_S * 1_000_000_000

@@ -1,0 +1,142 @@
+"""Registration of opened directories in the decision log (`docs/protocol.md`, REPLICA-12, REPLICA-19).
+
+REGISTRATION-1  the first process in a directory keeps the registration id only if the clean mark names the registration. No
+    broker and no process without the set may have written here since. Else it draws a new id before any other write
+REGISTRATION-2  a directory had the registered id, or was registered by it, and crashed; a directory with any other id is foreign.
+    A visit of a broker is recorded with the new id, so that a second crash does not hide it
+REGISTRATION-3  one decision registers all directories that were opened, and appends nothing if all of them were closed in order
+REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from embedlog.errors import NotEnoughDirectoriesError
+from embedlog.replica_set import membership as members
+from embedlog.replica_set.decision_log import DecisionLog, MakeEvent
+from embedlog.replica_set.membership import Member, Membership
+from embedlog.replica_set.set_up import open_locks, renew
+from embedlog.replication.events import Add, Event, Found, Identity, Observed, Place, Register
+from embedlog.replication.state import State
+from embedlog.storage.identity import id_bytes, id_text
+
+Observe = Callable[[State], Mapping[Place, Observed]]
+
+
+class Opening(NamedTuple):
+    """The state in which a process found a directory.
+
+    `first`: no other process is in it. `clean`: it was closed in order, and `mark_epoch` is the broker epoch of the clean mark.
+    `visited`: a broker wrote here since.
+    """
+
+    path: Path
+    first: bool
+    clean: bool
+    mark_epoch: int = -1
+    visited: bool = False
+
+
+class Entered(NamedTuple):
+    """A directory of the set that this process has opened, and the registration id before a new one was drawn."""
+
+    path: Path
+    membership: Membership
+    previous_id: UUID
+
+
+def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
+    """Keep the registration id of a directory that is being opened, or draw a new one; None if it belongs to no set.
+
+    REQUIRES the open lock of the directory (REGISTRATION-1).
+    """
+    found = members.read(opening.path)
+    if found is None:
+        return None
+    kept = opening.clean and not opening.visited and not found.alone and opening.mark_epoch == found.broker_epoch
+    if not opening.first or (kept and found.registration_id == found.registered_id):
+        return Entered(opening.path, found, found.registration_id)
+    return Entered(opening.path, renew(opening.path, found, mode, alone=opening.visited), found.registration_id)
+
+
+def found_state(entered: Entered, state: State) -> Found:
+    """How a registered directory was found (REGISTRATION-2)."""
+    own, registered = entered.membership, state.nodes[entered.membership.node].incarnation
+    if own.registration_id == registered:
+        return Found.COMPLETE
+    crashed = not own.alone and registered in (entered.previous_id, own.registered_id)
+    return Found.CRASHED if crashed else Found.FOREIGN
+
+
+def register(
+    log: DecisionLog,
+    entered: Sequence[Entered],
+    *,
+    observe: Observe = lambda state: {},
+    deadline_ns: int,
+    mode: int = 0o666,
+) -> State:
+    """Register these directories by one decision, and record it in each of them; the state after it.
+
+    The first decision of a set adds all its members. A prepared directory that the log does not have is added. `observe` has the
+    replicas of partitions. Raises ReplicaSetError for a foreign directory or a clone, NotEnoughDirectoriesError.
+    """
+    steps = [_step(each, entered, observe) for each in sorted(entered, key=lambda each: each.membership.node)]
+    state = log.decide_all(steps, deadline_ns).state
+    for each in entered:
+        record(each.path, state, deadline_ns=deadline_ns, mode=mode)
+    return state
+
+
+def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> Membership | None:
+    """Update the members that a directory has recorded (REGISTRATION-4); None if it belongs to no set."""
+    with open_locks([directory], deadline_ns, mode):
+        found = members.read(directory)
+        if found is None or found.node not in state.nodes:
+            return found
+        own = state.nodes[found.node]
+        new = replace(found, members=_members_of(state, found), cluster_generation=state.generation)
+        if own.incarnation == found.registration_id:
+            new = replace(new, registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
+        return found if new == found else members.write(directory, new, mode)
+
+
+def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEvent:
+    own = each.membership
+    directory = UUID(bytes=id_bytes(own.own.directory_id))
+    rack, path = own.own.rack, str(each.path)
+
+    def make_event(state: State, offset: int) -> Event:
+        generation = own.cluster_generation
+        identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
+        if own.node in state.nodes:
+            return Register(identity, found_state(each, state), offset, seen=observe(state))
+        if not state.nodes:
+            _check_complete(own, entered)
+        return Add(identity, offset, own.own.voter, own.own.replicas)
+
+    return make_event
+
+
+def _check_complete(own: Membership, entered: Sequence[Entered]) -> None:
+    """The first decision has all planned members. Raises NotEnoughDirectoriesError."""
+    here = {each.membership.node for each in entered}
+    away = {member.path: "it is not open" for member in own.members if member.node not in here}
+    if away:
+        planned = [member.node for member in own.members]
+        raise NotEnoughDirectoriesError(
+            "a new set begins with all of its directories", reached=sorted(here), voters=planned, away=away
+        )
+
+
+def _members_of(state: State, known: Membership) -> tuple[Member, ...]:
+    others = {member.node: member.others for member in known.members}
+    return tuple(
+        Member(node, id_text(each.directory.bytes), each.path, each.rack, each.voter, each.replicas, others.get(node, {}))
+        for node, each in sorted(state.nodes.items())
+    )

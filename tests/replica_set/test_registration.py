@@ -1,0 +1,160 @@
+"""Registration ids at the opening of directories, and the decision that registers them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.replica_set import membership, registration, set_up
+from embedlog.replica_set.membership import Membership, check_set
+from embedlog.replica_set.registration import Entered, Opening
+from embedlog.replication.events import Found
+from embedlog.replication.state import State
+from embedlog.storage import files
+from embedlog.storage.identity import new_id
+from tests.support.decision_logs import NODES, Process, batches_of, made
+
+CRASHED = {"first": True, "clean": False}
+
+
+def later() -> int:
+    return files.deadline_after(60)
+
+
+def found_in(root: Path, node: int) -> Membership:
+    found = membership.read(root / f"d{node}")
+    assert found is not None
+    return found
+
+
+def set_of(root: Path) -> Path:
+    """Three prepared directories with empty copies of the log."""
+    set_up.prepare_set([root / f"d{node}" for node in NODES], deadline_ns=later())
+    return made(root)
+
+
+def entered(root: Path, node: int, **facts: bool) -> Entered:
+    """A process opens a directory: by default the only one, after an orderly close."""
+    path, found = root / f"d{node}", found_in(root, node)
+    opening = Opening(path, **({"first": True, "clean": True, "mark_epoch": found.broker_epoch} | facts))  # type: ignore[arg-type]
+    with set_up.open_locks([path], later(), 0o666):
+        result = registration.enter(opening)
+    assert result is not None
+    return result
+
+
+def registered(root: Path, *every: Entered) -> State:
+    with Process(root, cluster=found_in(root, 1).cluster_id) as process:
+        return registration.register(process.log, every, deadline_ns=later())
+
+
+def begun(root: Path) -> State:
+    return registered(set_of(root), *(entered(root, node, **CRASHED) for node in NODES))
+
+
+def test_the_first_decision_adds_all_members(tmp_path: Path) -> None:
+    state = begun(tmp_path)
+    assert list(state.nodes) == [1, 2, 3]
+    assert state.voters == NODES
+    assert [each.broker_epoch for each in state.nodes.values()] == [0, 1, 2]
+    for node in NODES:
+        found = found_in(tmp_path, node)
+        assert found.registered_id == found.registration_id == state.nodes[node].incarnation
+        assert found.broker_epoch == node - 1
+        assert [each.path for each in found.members] == [str(tmp_path / f"d{other}") for other in NODES]
+    assert check_set(tmp_path / f"d{node}" for node in NODES).is_registered
+
+
+def test_a_new_set_begins_with_all_of_its_directories(tmp_path: Path) -> None:
+    set_of(tmp_path)
+    with pytest.raises(NotEnoughDirectoriesError, match="begins with all"):
+        registered(tmp_path, *(entered(tmp_path, node) for node in (1, 2)))
+    assert batches_of(tmp_path, 1) == []
+
+
+def test_replica_12_after_an_orderly_close_the_id_stays_and_nothing_is_decided(tmp_path: Path) -> None:
+    before, log = begun(tmp_path), batches_of(tmp_path, 1)
+    after = registered(tmp_path, *(entered(tmp_path, node) for node in NODES))
+    assert after.nodes == before.nodes
+    assert batches_of(tmp_path, 1) == log
+
+
+@pytest.mark.parametrize("facts", [CRASHED, {"mark_epoch": 7}, {"mark_epoch": -1}, {"visited": True}])
+def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(tmp_path: Path, facts: dict[str, bool]) -> None:
+    before = begun(tmp_path)
+    second = entered(tmp_path, 2, **facts)
+    assert second.membership.registration_id != second.previous_id
+    assert found_in(tmp_path, 2).registered_id == second.previous_id == before.nodes[2].incarnation
+    after = registered(tmp_path, entered(tmp_path, 1), second, entered(tmp_path, 3))
+    assert after.nodes[2].incarnation == second.membership.registration_id
+    assert after.nodes[2].broker_epoch > before.nodes[2].broker_epoch
+    assert (after.nodes[1], after.nodes[3]) == (before.nodes[1], before.nodes[3])
+    assert found_in(tmp_path, 2).broker_epoch == after.nodes[2].broker_epoch
+
+
+def test_replica_12_a_process_that_joins_others_keeps_the_id(tmp_path: Path) -> None:
+    begun(tmp_path)
+    first = entered(tmp_path, 2, **CRASHED)
+    joined = entered(tmp_path, 2, first=False, clean=False)
+    assert joined.membership == first.membership
+
+
+def test_all_directories_are_registered_by_one_decision(tmp_path: Path) -> None:
+    begun(tmp_path)
+    count = len(batches_of(tmp_path, 1))
+    after = registered(tmp_path, *(entered(tmp_path, node, **CRASHED) for node in NODES))
+    assert len(batches_of(tmp_path, 1)) == count + 1
+    assert len({each.broker_epoch for each in after.nodes.values()}) == 3
+
+
+def test_replica_12_a_crashed_directory_had_the_registered_id_others_are_foreign(tmp_path: Path) -> None:
+    state = begun(tmp_path / "set")
+    root = tmp_path / "set"
+    shutil.copytree(root / "d2", tmp_path / "old")
+    second = entered(root, 2, **CRASHED)
+    assert registration.found_state(second, state) is Found.CRASHED
+    assert registration.found_state(entered(root, 2, **CRASHED), state) is Found.CRASHED, (
+        "it crashed again before its registration"
+    )
+    assert registration.found_state(entered(root, 1), state) is Found.COMPLETE
+    after = registered(root, entered(root, 1), entered(root, 2, **CRASHED), entered(root, 3))
+    shutil.rmtree(root / "d2")
+    shutil.copytree(tmp_path / "old", root / "d2")
+    assert registration.found_state(entered(root, 2), after) is Found.FOREIGN, "an old copy, closed in order"
+    assert registration.found_state(entered(root, 3, visited=True), after) is Found.FOREIGN
+    assert registration.found_state(entered(root, 3, **CRASHED), after) is Found.FOREIGN, "a crash does not hide the visit"
+
+
+def test_replica_19_a_directory_that_was_written_alone_is_foreign(tmp_path: Path) -> None:
+    state = begun(tmp_path)
+    set_up.enter_alone(tmp_path / "d1", alone=True, deadline_ns=later())
+    first = entered(tmp_path, 1)
+    assert registration.found_state(first, state) is Found.FOREIGN
+    registered(tmp_path, first, entered(tmp_path, 2), entered(tmp_path, 3))
+    assert not found_in(tmp_path, 1).alone
+
+
+def test_a_prepared_directory_that_the_log_does_not_have_is_added(tmp_path: Path) -> None:
+    """An addition that was interrupted before its decision is completed."""
+    begun(tmp_path)
+    path, known = tmp_path / "d4", found_in(tmp_path, 1)
+    made(tmp_path, (4,))
+    new = membership.Member(4, new_id(), str(path), voter=False)
+    membership.write(path, Membership(known.cluster_id, 4, uuid4(), (*known.members, new)))
+    state = registered(tmp_path, *(entered(tmp_path, node) for node in NODES), entered(tmp_path, 4, **CRASHED))
+    assert list(state.nodes) == [1, 2, 3, 4]
+    assert state.voters == NODES
+    assert found_in(tmp_path, 4).registered_id == state.nodes[4].incarnation
+
+
+def test_a_directory_of_another_generation_is_refused(tmp_path: Path) -> None:
+    begun(tmp_path)
+    second = entered(tmp_path, 2, **CRASHED)
+    second = second._replace(membership=replace(second.membership, cluster_generation=3))
+    with pytest.raises(ReplicaSetError, match="STALE_CLUSTER_GENERATION"):
+        registered(tmp_path, second)
