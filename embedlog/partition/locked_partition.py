@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embedlog._native import replication, system
-from embedlog._native.replication import Replica
+from embedlog._native.replication import ROLE_NONE, Replica
 from embedlog._native.system import Published
 from embedlog.errors import StorageError
 from embedlog.format.producer_state import ProducerState
@@ -19,7 +19,7 @@ from embedlog.partition.segment_info import active_info, start_of
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
 from embedlog.partition.writer import AppendWriter
-from embedlog.storage import file_names
+from embedlog.storage import checkpoints, file_names
 from embedlog.storage.manifest import SegmentInfo
 
 
@@ -77,13 +77,20 @@ class LockedPartition:
             producer_history.write_snapshot(self.path, self.producer_state(now).encode(), now.log_end, self.mode)
             page.set(system.WORD_SNAPSHOT, now.log_end + 1)
 
+    def active_info(self, now: Published) -> SegmentInfo:
+        """The active segment of a tuple. Its epoch is that of its last batch, which a page with a role need not have."""
+        info = active_info(now)
+        if self.replica.role == ROLE_NONE or now.segment_size == 0:
+            return info
+        return info._replace(epoch=max(0, checkpoints.read_epochs(self.path / file_names.EPOCHS).epoch_for(now.log_end - 1)))
+
     def note(self, now: Published, info: SegmentInfo | None = None) -> None:
         """Add the start of the log, and a sealed segment, to the manifest."""
         self.state.manifest.note(start_of(now, self.state.context.visit), info)
 
     def note_closed(self, now: Published) -> None:
         """Add the description of the active segment that an orderly close leaves."""
-        self.note(now, active_info(now))
+        self.note(now, self.active_info(now))
 
     def replace_manifest(self, now: Published, kept: list[SegmentInfo]) -> None:
         """Write a manifest of these sealed segments only."""

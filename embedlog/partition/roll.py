@@ -12,7 +12,7 @@ from embedlog import segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.partition.locked_partition import LockedPartition
-from embedlog.partition.segment_info import active_info, final_time_entry, published_empty
+from embedlog.partition.segment_info import final_time_entry, published_empty
 from embedlog.storage.manifest import SEALED
 
 logger = logging.getLogger("embedlog")
@@ -32,7 +32,7 @@ def roll(held: LockedPartition, now: Published) -> Published:
     held.write_snapshot(now)
     segment.create(held.path, base, held.mode, config.segment_bytes if config.preallocate else 0)
     system.point("roll-created")
-    held.note(now, active_info(now)._replace(time_entries=times, kind=SEALED))
+    held.note(now, held.active_info(now)._replace(time_entries=times, kind=SEALED))
     after = published_empty(now, base, config.segment_jitter_ms)
     held.publish(after)
     system.point("roll-published")

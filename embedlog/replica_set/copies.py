@@ -24,6 +24,7 @@ from embedlog.replica_set.decision_view import CHUNK_BYTES, Fetched, Readable, t
 from embedlog.replica_set.promise import Promise
 from embedlog.replication.records import Record, encode
 from embedlog.storage.checkpoints import EpochCache
+from embedlog.storage.manifest import SegmentInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -59,6 +60,7 @@ class CopyPartition(Protocol):
 
     @property
     def replica(self) -> ReplicaLog: ...
+    def segments(self, now: Published) -> list[SegmentInfo]: ...
     def sync(self, deadline_ns: int | None = None) -> int: ...
     def notify(self) -> None: ...
 
@@ -163,14 +165,19 @@ class LockedCopy:
         """Make this log equal to the most advanced one (QUORUM-4). REQUIRES the promise in both."""
         if best is self:
             return
-        agreed, trusted = divergence(self, best), self._trusted and not self.promise.incomplete
-        purged = max(best.now.log_start, best.now.purged_to)
-        if agreed < self.end and agreed >= self.now.purged_to and trusted:
+        agreed, purged = divergence(self, best), max(best.now.log_start, best.now.purged_to)
+        if agreed < self.end and self._can_be_cut(agreed):
             self._locked.truncate(agreed)
             self.epochs = self._locked.epochs()
         elif agreed < self.end or (agreed < purged and (self.end > 0 or best.now.log_start > 0)):
             self._begin_again(best.now.log_start)
         self._copy_from(best, term)
+
+    def _can_be_cut(self, offset: int) -> bool:
+        """Whether no record at or above the offset has replaced one below it (COPY-3)."""
+        if self.promise.incomplete or offset < self.now.purged_to:
+            return False
+        return self._trusted or all(info.gapless for info in self.copy.partition.segments(self.now))
 
     def _begin_again(self, start: int) -> None:
         self._write_promise(self.promise._replace(incomplete=True))

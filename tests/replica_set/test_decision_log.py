@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from embedlog._native import system
+from embedlog._native.replication import ROLE_FOLLOWER, Replica
 from embedlog.errors import (
     ForeignDirectoryError,
     LockTimeoutError,
@@ -18,7 +19,9 @@ from embedlog.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.partition.roll import roll
 from embedlog.replica_set import promise
+from embedlog.replica_set.copies import LockedCopy
 from embedlog.replica_set.promise import Promise
 from embedlog.replication.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replication.records import NODE
@@ -33,6 +36,7 @@ from tests.support.decision_logs import (
     batches_of,
     begun,
     copy_path,
+    killed_with,
     made,
     numbers_of,
 )
@@ -209,6 +213,52 @@ def test_quorum_4_a_new_copy_gets_the_whole_log(tmp_path: Path) -> None:
     with Process(tmp_path) as process:
         process.decide(2)
     Acted(1, 2).check(tmp_path, NODES)
+
+
+def test_quorum_4_an_incomplete_copy_counts_for_no_majority(tmp_path: Path) -> None:
+    begun(tmp_path)
+    promise.write(copy_path(tmp_path, 1), Promise(1, incomplete=True))
+    with Process(tmp_path, (1, 2)) as process, pytest.raises(NotEnoughDirectoriesError) as caught:
+        process.decide(2)
+    assert caught.value.reached == [2]
+    with Process(tmp_path) as process:
+        process.decide(2)
+    assert promise.read(copy_path(tmp_path, 1)) == Promise(2)
+    with Process(tmp_path, (1, 3)) as process:
+        process.decide(3)
+    Acted(1, 2, 3).check(tmp_path, (1, 3))
+
+
+def test_quorum_4_a_copy_that_cannot_be_cut_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a compaction of records that are to be truncated."""
+    root = begun(tmp_path / "set")
+    killed_with(root, NODES, lambda process: process.decide(2), 2)
+    with Process(root, (2, 3)) as process:
+        process.decide(3)
+    monkeypatch.setattr(LockedCopy, "_can_be_cut", lambda self, offset: False)
+    with Process(root) as process:
+        with failing(["fdatasync"], name="/d1/"):
+            process.decide(4)
+        assert promise.read(copy_path(root, 1)).incomplete
+        process.decide(5)
+        assert not promise.read(copy_path(root, 1)).incomplete
+    Acted(1, 3, 4, 5).check(root, NODES)
+
+
+def test_quorum_4_a_copy_that_rolls_after_a_promise_is_level_after_a_load(tmp_path: Path) -> None:
+    """The page has the promised term, the last record an older one: the manifest must contain that of the record."""
+    begun(tmp_path)
+    with Process(tmp_path, (2, 3)) as process:
+        process.decide(2)
+    with Process(tmp_path) as process:
+        with process.partitions[1].replica.exclusive() as locked:
+            locked.publish(locked.now._replace(epoch=9), Replica(role=ROLE_FOLLOWER))
+            roll(locked.held, locked.now)
+        process.decide(3)
+    with Process(tmp_path, boot=2) as process:
+        process.decide(4)
+        assert process.log.failures() == {}
+    Acted(1, 2, 3, 4).check(tmp_path, NODES)
 
 
 def test_quorum_5_a_found_record_is_settled_by_a_record_of_an_own_term(tmp_path: Path) -> None:

@@ -218,7 +218,8 @@ class Acted:
         """Let a process decide; without an error it has acted on the number."""
         try:
             process.decide(number)
-        except EmbedlogError:
+        except EmbedlogError as problem:
+            print(f"no decision {number}: {problem}")
             return False
         self.numbers.append(number)
         return True
