@@ -68,9 +68,11 @@ class Engine:
                 deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
                 set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=config.file_mode)
             self._partitions: Mapping[tuple[str, int], LogPartition] = self.home.partitions
+            self._prepare()
             for directory in self.directories:
                 undo.callback(directory.release)
                 directory.enter()
+            self._begin()
             self.transactions: Transactions = Transactions(self)
             undo.callback(self.transactions.close)
             self.groups: Groups = Groups(self, self.transactions)
@@ -79,6 +81,12 @@ class Engine:
                 directory.finish_deletions()
             _open_engines.add(self)
             undo.pop_all()
+
+    def _prepare(self) -> None:
+        """Work before the directories are entered: none for one directory."""
+
+    def _begin(self) -> None:
+        """Work after the directories were entered, before the log is used: none for one directory."""
 
     def attach(self, service: Service) -> None:
         """Stop this service when the engine is closed."""

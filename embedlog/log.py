@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
 from embedlog.admin import backup
 from embedlog.admin.groups import GroupAdmin, Scope
 from embedlog.admin.housekeeper import Housekeeper
+from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
+from embedlog.admin.replicated_topics import ReplicatedTopicAdmin
 from embedlog.admin.topics import TopicAdmin
 from embedlog.columns.scan import Scan
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds
@@ -30,6 +32,7 @@ from embedlog.engine import Engine
 from embedlog.errors import StorageError
 from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
 from embedlog.producer.producer import Producer
+from embedlog.replica import ReplicatedEngine
 from embedlog.storage import location
 from embedlog.types import GroupDescription, NewTopic, OffsetAndMetadata, TopicDescription, TopicPartition
 
@@ -55,7 +58,7 @@ class Log:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         read_only: bool = False,
         create: bool = True,
@@ -63,15 +66,20 @@ class Log:
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LogOptions],
     ) -> None:
-        where, options = location.checked(path), parse(LogConfig, config, **settings)
-        engine = Engine([where], read_only=read_only, create=create, alone=alone, config=options)
+        parsed = parse(LogConfig, config, **settings)
+        engine: Engine
+        if isinstance(path, Sequence) and not isinstance(path, str):
+            engine = ReplicatedEngine(list(map(location.checked, path)), read_only=read_only, create=create, config=parsed)
+        else:
+            engine = Engine([location.checked(path)], read_only=read_only, create=create, alone=alone, config=parsed)
         self._housekeeper: Housekeeper | None = None
         try:
             self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
             self._engine = engine
-            self._topics, self._groups = TopicAdmin(engine), GroupAdmin(engine)
+            self._topics = ReplicatedTopicAdmin(engine) if isinstance(engine, ReplicatedEngine) else TopicAdmin(engine)
+            self._groups = GroupAdmin(engine)
             if not read_only:
-                self._housekeeper = Housekeeper(engine)
+                self._housekeeper = ReplicaHousekeeper(engine) if isinstance(engine, ReplicatedEngine) else Housekeeper(engine)
                 if self.config.housekeeping:
                     self._housekeeper.start()
         except BaseException:
@@ -255,6 +263,8 @@ class Log:
         partitions: int | None = None,
         config: Mapping[str, Any] | None = None,
         *,
+        replication_factor: int | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
         exist_ok: bool = False,
         **settings: Unpack[TopicOptions],
     ) -> bool:
@@ -263,10 +273,12 @@ class Log:
         `partitions` is `num.partitions` of the log if not given. Settings of this topic by Kafka's names: `config` is a mapping,
         keywords have underscores. With `exist_ok` an existing topic of this name is accepted, and stays unchanged,
         whatever its partitions and settings are (`describe_topic`).
-        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; ForeignDirectoryError if a partition's
-        directory exists already.
+        In a set of directories, `replication_factor` is the number of directories with a copy of each partition (1 if not
+        given), and `assignment` names them: see `NewTopic`.
+        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; InvalidReplicationFactorError,
+        InvalidReplicaAssignmentError; ForeignDirectoryError if a partition's directory exists already.
         """
-        return self._topics.create(NewTopic(name, partitions, config), settings, exist_ok)
+        return self._topics.create(NewTopic(name, partitions, config, replication_factor, assignment), settings, exist_ok)
 
     def create_topics(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
         """Create several topics, given by name or as NewTopic(name, partitions, config); returns the names of the created ones.
@@ -425,7 +437,7 @@ def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, opt
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     read_only: bool = False,
     create: bool = True,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -57,6 +57,7 @@ class LogDirectory:
         self.read_only = read_only
         self.config = config
         self.partitions: dict[tuple[str, int], Partition] = {}  # the open ones
+        self.preparing: Callable[[bool], None] | None = None  # called under the open lock, before anything is written
         self._half_deleted = False  # whether the first process found an interrupted deletion
         self._mutex = threading.RLock()
         self._acquired = contextlib.ExitStack()
@@ -82,6 +83,8 @@ class LogDirectory:
 
     def _prepare(self, first: bool) -> None:
         """Under the open lock: read the topics, and as the first process complete interrupted changes."""
+        if self.preparing is not None:
+            self.preparing(first)
         if first:
             files.remove_temporaries(self.path, files.listing(self.path))
         self.registry.load()

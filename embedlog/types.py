@@ -11,7 +11,7 @@ import contextlib
 import logging
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -171,11 +171,17 @@ def by_partition(name: str, given: Mapping[Any, Value]) -> dict[TopicPartition, 
 
 
 class NewTopic(NamedTuple):
-    """A topic for `create_topics`; without `partitions` it gets `num.partitions` of the log."""
+    """A topic for `create_topics`; without `partitions` it gets `num.partitions` of the log.
+
+    `replication_factor`: the directories that hold each partition, in a set of directories; 1 if not given, also as -1.
+    `assignment` has the nodes of each partition instead, the preferred leader first: `{0: [1, 2], 1: [2, 3]}`.
+    """
 
     name: str
     partitions: int | None = None
     config: Mapping[str, Any] | None = None
+    replication_factor: int | None = None
+    assignment: Mapping[int, Sequence[int]] | None = None
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -20,6 +20,8 @@ from embedlog.errors import (
     EmbedlogError,
     ForeignDirectoryError,
     InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     InvalidTopicError,
     OffsetOutOfRangeError,
     PolicyViolationError,
@@ -88,10 +90,24 @@ class TopicAdmin:
         check_name(new.name)
         _refuse_internal(new.name)
         count = self._engine.config.num_partitions if new.partitions is None else _count(new.partitions)
+        count = self._check_replicas(new, count)
         topic_directories.check_lengths(new.name, count)
         overrides = parse(TopicConfig, new.config, **settings).overrides()
         self._engine.config.topic_config(overrides)  # together with the log's defaults
         return Topic(new.name, new_id(), count, overrides, "creating")
+
+    def _check_replicas(self, new: NewTopic, count: int) -> int:
+        """The number of partitions, after the replicas were checked: one directory holds one copy of each."""
+        if new.replication_factor not in (None, -1, 1):
+            raise InvalidReplicationFactorError(
+                f"the topic {new.name!r} with several replicas: open a list of directories for that",
+                expected="1, in one directory", found=new.replication_factor,
+            )  # fmt: skip
+        if new.assignment is not None:
+            raise InvalidReplicaAssignmentError(
+                f"the topic {new.name!r} with an assignment: open a list of directories for that", found=dict(new.assignment)
+            )
+        return count
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         if exist_ok and all(self._is_live(topic.name) for topic in planned):

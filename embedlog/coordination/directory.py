@@ -80,6 +80,8 @@ class Directory:
         self.foreign = False
         self.visit = 0
         self.seen: object = None  # by a reader, at its last refresh: changes after each open or close
+        self.broker_epoch = -1  # for the clean mark
+        self.beginning: Callable[[], None] | None = None  # called by the first process, before it removes the clean mark
 
     def _deadline(self) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000
@@ -320,6 +322,8 @@ class Directory:
             raise UnsupportedFormatError(
                 "the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version()
             )
+        if self.beginning is not None:
+            self.beginning()
         if self.foreign or self.visit < 0:
             self.visit = note_visit(self.path, self._mode)  # before the evidence of the visit is removed
         remove_clean_mark(self.path)
@@ -396,7 +400,7 @@ class Directory:
             self.release()
 
     def _write_mark(self) -> None:
-        write_clean_mark(self.path, mode=self._mode, incarnation=self.incarnation)
+        write_clean_mark(self.path, self.broker_epoch, self._mode, incarnation=self.incarnation)
         mark = files.facts_of(self.path / file_names.CLEAN_MARK)
         if self.page is not None and mark is not None:
             self.page.set(MARK_INODE, mark.inode)

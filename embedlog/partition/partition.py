@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
-from embedlog.errors import InvalidRecordError
+from embedlog.errors import InvalidRecordError, NotEnoughReplicasError
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Batches, EncodedRun, Stamp
 from embedlog.partition import idempotent_append, markers, retention, shutdown
@@ -191,6 +191,7 @@ class Partition:
         stamp: Stamp | None = None,
         flush: bool = True,
         progress: AppendProgress | None = None,
+        all_in_sync: bool = True,
     ) -> Appended:
         """Append whole batches, in order; with `stamp`, which they must carry (`record.stamp`), as that producer's.
 
@@ -200,6 +201,7 @@ class Partition:
         After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
         holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
+        `all_in_sync` (acks=all) has no effect on one directory: its log is complete after the append.
         """
         state, context = self._state, self._context
         context.check_open()
@@ -236,6 +238,17 @@ class Partition:
             end = progress.pieces[-1][1]
             self._syncer.flush_if_due(end, end - durable, unsynced_ms, until)
         return progress.appended()
+
+    def check_in_sync(self) -> None:
+        """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory never satisfies."""
+        if self._state.config.min_insync_replicas > 1:
+            raise NotEnoughReplicasError(
+                f"acks=all refused for {self.topic}-{self.number}: there are no replicas, so set min.insync.replicas to"
+                " 1 with alter_topic(), or send with acks=1",
+                path=self.path,
+                expected=f"at least {self._state.config.min_insync_replicas} directories in sync (min.insync.replicas)",
+                found=1,
+            )
 
     def _check_sizes(self, run: EncodedRun, config: TopicConfig) -> None:
         if not len(run.batches) or not len(run.buffer):

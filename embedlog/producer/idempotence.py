@@ -11,38 +11,17 @@ IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and se
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.errors import FencedError, NotEnoughReplicasError, OutOfOrderSequenceError
+from embedlog.errors import FencedError, OutOfOrderSequenceError
 from embedlog.format.producer_state import NO_PRODUCER
 from embedlog.format.record_batch import Stamp, stamp
 from embedlog.transaction import EPOCH_MAX
 
 if TYPE_CHECKING:
-    from embedlog.config.topic import TopicConfig
-    from embedlog.partition.api import AppendableLog
     from embedlog.partition.log_context import Appended
     from embedlog.producer.targets import Attempt, QueueTarget
-
-REPLICAS: Final = 1  # directories with a copy of a partition, all in sync
-
-
-def in_sync(config: TopicConfig) -> bool:
-    """Whether the number of directories in sync satisfies `min.insync.replicas`, for `acks=all`."""
-    return config.min_insync_replicas <= REPLICAS
-
-
-def _check_in_sync(partition: AppendableLog) -> None:
-    """Raises NotEnoughReplicasError if `acks=all` cannot be satisfied."""
-    if not in_sync(partition.config):
-        raise NotEnoughReplicasError(
-            f"acks=all refused for {partition.topic}-{partition.number}: there are no replicas yet, so set min.insync.replicas to"
-            " 1 with alter_topic(), or send with acks=1",
-            path=partition.path,
-            expected=f"at least {partition.config.min_insync_replicas} directories in sync (min.insync.replicas)",
-            found=REPLICAS,
-        )
 
 
 class Appender(Protocol):
@@ -92,9 +71,12 @@ class Plain:
         """No stamp."""
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
-        if self._acks == "all":
-            _check_in_sync(target.partition)
-        appended: Appended = target.partition.append(attempt.run, deadline_ns=deadline_ns, progress=attempt.progress)
+        every = self._acks == "all"
+        if every:
+            target.partition.check_in_sync()
+        appended: Appended = target.partition.append(
+            attempt.run, deadline_ns=deadline_ns, progress=attempt.progress, all_in_sync=every
+        )
         return appended
 
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
@@ -134,7 +116,7 @@ class Idempotent:
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         partition, queue, asked = target.partition, target.queue, attempt.stamp
-        _check_in_sync(partition)
+        partition.check_in_sync()
         moved = queue.seen >= 0 and queue.seen != target.seen  # callers have appended directly
         if asked is not None and moved and target.direct is not None:
             direct = partition.direct_target
@@ -175,7 +157,7 @@ class Transactional:
 
     def announce(self, targets: Iterable[QueueTarget]) -> None:
         """Register partitions that are written for the first time in one record, under one lock."""
-        attempts = [(target.partition, target.attempt) for target in targets if in_sync(target.partition.config)]
+        attempts = [(target.partition, target.attempt) for target in targets if target.partition.config.min_insync_replicas <= 1]
         if len(attempts) > 1:
             self._owner.begin_in([(partition, attempt.run, attempt.progress) for partition, attempt in attempts if attempt])
 
@@ -189,7 +171,7 @@ class Transactional:
         attempt.end_sequence = stamp(attempt.run, attempt.stamp, target.queue.next_sequence)
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
-        _check_in_sync(target.partition)
+        target.partition.check_in_sync()
         appended: Appended = self._owner.append(target.partition, attempt.run, deadline_ns, attempt.progress)
         return appended
 

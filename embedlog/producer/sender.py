@@ -38,7 +38,7 @@ from embedlog.format import compression, record_batch
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
-from embedlog.producer.idempotence import Appender, Idempotent, Plain, in_sync
+from embedlog.producer.idempotence import Appender, Idempotent, Plain
 from embedlog.producer.targets import Attempt, QueueTarget, TopicTarget
 from embedlog.topic import check_name, is_internal
 
@@ -167,7 +167,8 @@ class Sender:
         partition = target.partition
         direct = partition.direct_target if partition is not None and self.appender.direct else None
         writer, config = (None, target.topic_target.config) if direct is None else (direct.writer, direct.config)
-        usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
+        in_sync = config.min_insync_replicas <= 1  # else each append is refused, or needs its followers
+        usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and in_sync
         if direct is None or writer is None or not usual:
             target.direct = None
             target.queue.disable_inline()

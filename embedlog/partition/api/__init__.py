@@ -112,7 +112,11 @@ class AppendableLog(DurableLog, Protocol):
         stamp: Stamp | None = None,
         flush: bool = True,
         progress: AppendProgress | None = None,
+        all_in_sync: bool = True,
     ) -> Appended: ...
+    def check_in_sync(self) -> None:
+        """Raises NotEnoughReplicasError if it is certain that `acks=all` cannot be satisfied."""
+
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None: ...
     def seen_plain(self, stamp: Stamp) -> int: ...
 

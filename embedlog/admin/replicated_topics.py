@@ -1,0 +1,113 @@
+"""This module administers the topics of a set: every change is a decision (`docs/protocol.md`, REPLICA-23).
+
+REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision checks what depends on the state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
+from uuid import UUID
+
+from embedlog.admin import topics
+from embedlog.admin.topics import TopicAdmin
+from embedlog.config.options import by_field, dotted
+from embedlog.config.topic import TopicConfig, parse
+from embedlog.config.typed_options import TopicOptions
+from embedlog.errors import InvalidReplicaAssignmentError, TopicExistsError
+from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
+from embedlog.replication.state import State
+from embedlog.topic import Topic, check_name
+from embedlog.types import NewTopic
+
+if TYPE_CHECKING:
+    from embedlog.replica import ReplicatedEngine
+
+
+class Replicas(NamedTuple):
+    """The replicas of a topic that is being created: their number, or their nodes by partition."""
+
+    factor: int
+    assignment: Mapping[int, Sequence[int]] | None
+
+
+class ReplicatedTopicAdmin(TopicAdmin):
+    """The administration of topics of a set. **Threads**: any; **processes**: decisions order them."""
+
+    def __init__(self, engine: ReplicatedEngine) -> None:
+        super().__init__(engine)
+        self._set = engine.set
+        self._replicas: dict[str, Replicas] = {}
+        self._registry = cast("Any", engine.set.topics)
+
+    def _check_replicas(self, new: NewTopic, count: int) -> int:
+        """The number of partitions, and the replicas for `_create`."""
+        factor, assignment = new.replication_factor, new.assignment
+        if factor is not None and type(factor) is not int:
+            raise TypeError(f"a replication factor is an int, not {type(factor).__name__}")
+        if assignment is not None:
+            if factor is not None or new.partitions not in (None, len(assignment)):
+                raise InvalidReplicaAssignmentError(
+                    f"the assignment of {new.name!r} has the number of partitions and of replicas: give it alone",
+                    expected=len(assignment), found=(new.partitions, factor),
+                )  # fmt: skip
+            if sorted(assignment) != list(range(len(assignment))):
+                raise InvalidReplicaAssignmentError(
+                    f"the assignment of {new.name!r}", expected=f"partitions 0 to {len(assignment) - 1}", found=sorted(assignment)
+                )
+            count = len(assignment)
+        self._replicas[new.name] = Replicas(1 if factor in (None, -1) else factor, assignment)
+        return count
+
+    def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
+        made = []
+        for topic in planned:
+            factor, assignment = self._replicas.pop(topic.name)
+            if exist_ok and self._is_live(topic.name):
+                continue
+            try:
+                self._set.create_topic(topic, factor=factor, assignment=assignment)
+            except TopicExistsError:
+                if not (exist_ok and self._is_live(topic.name)):
+                    raise
+                continue
+            made.append(topic.name)
+        return made
+
+    def grow(self, name: str, total_count: int) -> None:
+        """As `Log.create_partitions`."""
+        self._engine.check_writable()
+        check_name(name)
+        topic_id = self._topic_id(name)
+        count = topics._count(total_count)
+        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live()))
+
+    def alter(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
+        """As `Log.alter_topic`."""
+        self._engine.check_writable()
+        check_name(name)
+        if config is None and not settings:
+            raise TypeError("settings of a topic are given as a mapping or as keywords, not NoneType")
+        given = by_field(TopicConfig, config, settings)
+        new = parse(TopicConfig, {key: value for key, value in given.items() if value is not None}).overrides()
+        changes: dict[str, str | None] = {dotted(key): None for key, value in given.items() if value is None} | dict(new)
+
+        def event(state: State) -> Event:
+            return SetConfig(name, changes, seen=self._set.observed(state))
+
+        self._topic_id(name)
+        self._set.decide(event)
+
+    def delete(self, name: str) -> None:
+        """As `Log.delete_topic`."""
+        self._engine.check_writable()
+        check_name(name)
+        topics._refuse_internal(name)
+        topic_id = self._topic_id(name)
+        self._set.decide(lambda state: DeleteTopic(topic_id))
+        self._set.retire(name, topic_id)
+
+    def _topic_id(self, name: str) -> UUID:
+        self._set.topics.refresh()
+        self._set.topics.live(name)
+        return self._set.topics.topic_id(name)

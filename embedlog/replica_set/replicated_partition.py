@@ -1,0 +1,376 @@
+"""This module is the partition that callers of a set use: every call goes to the leader, and failovers are hidden.
+
+REPLICATEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one fails
+REPLICATEDPARTITION-2  an append is made once: before it continues at another leader, the epochs of that leader show which of its
+    batches are there (PARTITIONREPLICAS-2)
+REPLICATEDPARTITION-3  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
+    (REPLICA-22)
+REPLICATEDPARTITION-4  nothing is kept about a leader but its node and epoch; its page is read by each call
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from embedlog.partition.log_context import Appended, AppendProgress
+from embedlog.partition.replication.replica_log import NotLeader, TooFew
+from embedlog.replica_set.partition_replicas import Leader, LeaderChanged, PartitionReplicas, committed_in, survived
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from embedlog._native.system import Page, Published
+    from embedlog.config.topic import TopicConfig
+    from embedlog.format.buffer_pool import BufferPool
+    from embedlog.format.record_batch import EncodedRun, Stamp
+    from embedlog.partition.append_lock import HeldAppend
+    from embedlog.partition.locked_partition import LockedPartition
+    from embedlog.partition.log_context import Bounds, DirectTarget
+    from embedlog.partition.partition import Partition
+    from embedlog.partition.reader import Fetched
+    from embedlog.partition.split_points import SplitPoint
+    from embedlog.partition.tail import Tail
+    from embedlog.types import OffsetAndTimestamp
+
+T = TypeVar("T")
+
+
+class ReplicatedPartition:
+    """One partition of a set. Threads: every public method may be called from any thread."""
+
+    def __init__(
+        self, replicas: PartitionReplicas, config: Callable[[], TopicConfig], lock_timeout_ms: int, check_open: Callable[[], None]
+    ) -> None:
+        self.topic, self.number, self._config = replicas.topic, replicas.number, config
+        self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
+        self._leader: Leader | None = None
+
+    # ---- the leader ------------------------------------------------------------------------------
+
+    def deadline(self) -> int:
+        """The deadline (boot clock, ns) of work that begins at this call."""
+        return system.boot_ns() + self._timeout_ms * 1_000_000
+
+    def _led(self, deadline_ns: int) -> Leader:
+        """The leader, if its page still shows the epoch; otherwise the next one."""
+        found = self._leader
+        if found is not None:
+            try:
+                if found.partition.published().epoch == found.epoch:
+                    return found
+            except EmbedlogError as problem:
+                self._replicas.blame(problem)
+        self._leader = found = self._replicas.leader(deadline_ns)
+        return found
+
+    def _at_leader(self, call: Callable[[Partition], T]) -> T:
+        """The result of a call that reads (REPLICATEDPARTITION-1)."""
+        self._check_open()
+        deadline_ns = self.deadline()
+        while True:
+            try:
+                return call(self._led(deadline_ns).partition)
+            except EmbedlogError as problem:
+                self._replicas.blame(problem)
+                self._leader = None
+
+    def check_open(self) -> None:
+        """Raises ClosedError or ForkedError if the log is not open in this process."""
+        self._check_open()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._replicas.deleted()
+
+    @property
+    def topic_id(self) -> bytes:
+        return self._replicas.topic_id.bytes
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config()
+
+    @property
+    def node(self) -> int:
+        """The node of the leader. Raises LeaderNotAvailableError."""
+        return self._led(self.deadline()).node
+
+    # ---- the published state ---------------------------------------------------------------------
+
+    def published(self) -> Published:
+        """The tuple of the leader."""
+        return self._at_leader(lambda partition: partition.published())
+
+    def bounds(self) -> Bounds:
+        """The present offsets, from one read of the leader's page."""
+        return self._at_leader(lambda partition: partition.bounds())
+
+    @property
+    def path(self) -> Path:
+        """The leader's directory of the partition, for messages."""
+        return self._at_leader(lambda partition: partition.path)
+
+    @property
+    def mapped_page(self) -> Page | None:
+        """The leader's control page, for waits on it."""
+        return self._at_leader(lambda partition: partition.mapped_page)
+
+    def open(self) -> None:
+        """Find the leader, and load its files."""
+        self._at_leader(lambda partition: partition.open())
+
+    def check_page(self) -> None:
+        """At the end of a wait: look at the leader's page again."""
+        self._at_leader(lambda partition: partition.check_page())
+
+    def notify(self) -> None:
+        """Wake the processes that follow decisions in this partition."""
+        self._at_leader(lambda partition: partition.notify())
+
+    def is_prepared(self) -> bool:
+        """As `Partition.is_prepared`, of the leader."""
+        return self._at_leader(lambda partition: partition.is_prepared())
+
+    def holds_data(self) -> bool:
+        """As `Partition.holds_data`, of the leader."""
+        return self._at_leader(lambda partition: partition.holds_data())
+
+    # ---- durability ------------------------------------------------------------------------------
+
+    @property
+    def durable_offset(self) -> int:
+        """The smallest durable offset of the ISR: records below it are on stable storage in all of its directories."""
+        return min(each.durable_offset for _, each in self._in_sync())
+
+    def sync(self, deadline_ns: int | None = None) -> int:
+        """Put everything that is published now on stable storage in all directories of the ISR. Raises DurabilityError."""
+        end = self.published().log_end
+        self.sync_to(end, self.deadline() if deadline_ns is None else deadline_ns)
+        return self.durable_offset
+
+    def sync_to(self, end: int, deadline_ns: int) -> None:
+        """Put the committed records below `end` on stable storage in all directories of the ISR (REPLICA-14)."""
+        self._commit(min(end, self.published().log_end), deadline_ns)
+        for node, each in self._in_sync():
+            try:
+                each.sync_to(min(end, each.published().log_end), deadline_ns)
+            except EmbedlogError as problem:
+                self._replicas.blame(problem)
+                self._replicas.leave(self._led(deadline_ns), node, deadline_ns)
+
+    def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
+        """Sync up to `end` in each directory that is due by its topic's settings."""
+        for _, each in self._in_sync():
+            each.flush_if_due(min(end, each.published().log_end), deadline_ns, unsynced_ms)
+
+    def flush_if_late(self) -> None:
+        """Sync records of the leader, if the housekeeper is late."""
+        self._at_leader(lambda partition: partition.flush_if_late())
+
+    def _in_sync(self) -> list[tuple[int, Partition]]:
+        """The replicas in the ISR, the leader first."""
+        deadline_ns = self.deadline()
+        return self._replicas.in_sync(self._led(deadline_ns))
+
+    def _commit(self, end: int, deadline_ns: int) -> None:
+        while True:
+            try:
+                self._replicas.commit(self._led(deadline_ns), end, deadline_ns)
+                return
+            except LeaderChanged:
+                self._leader = None
+            self._check_deadline(deadline_ns)
+
+    # ---- appending -------------------------------------------------------------------------------
+
+    @property
+    def direct_target(self) -> DirectTarget | None:
+        """None: each append needs its followers."""
+        return None
+
+    @property
+    def batch_limit(self) -> int:
+        """Bytes of the largest batch that is accepted now."""
+        return self.config.batch_limit
+
+    def check_in_sync(self) -> None:
+        """Nothing: the leader's page decides, under its lock (REPLICA-4)."""
+
+    def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
+        """No direct append is possible."""
+
+    def seen_plain(self, stamp: Stamp) -> int:
+        """-1: slots of one directory say nothing about another one (REPLICA-16)."""
+        return -1
+
+    def append(
+        self,
+        run: EncodedRun,
+        *,
+        deadline_ns: int | None = None,
+        stamp: Stamp | None = None,
+        flush: bool = True,
+        progress: AppendProgress | None = None,
+        all_in_sync: bool = True,
+    ) -> Appended:
+        """As `Partition.append`, at the leader. With `all_in_sync` (acks=all) it returns after the commit (REPLICA-4).
+
+        Raises also NotEnoughReplicasError before, NotEnoughReplicasAfterAppendError after the append; LeaderNotAvailableError.
+        """
+        self._check_open()
+        until = self.deadline() if deadline_ns is None else deadline_ns
+        progress = progress or AppendProgress(run)
+        epoch: int | None = None  # of the leader that has the pieces of `progress`
+        while True:
+            leader = self._led(until)
+            try:
+                if epoch is not None and epoch != leader.epoch:
+                    survived(progress, leader, epoch)
+                epoch = leader.epoch
+                if not progress.complete:
+                    leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
+                    leader.partition.append(run, deadline_ns=until, stamp=stamp, flush=flush, progress=progress)
+                appended = progress.appended()
+                if all_in_sync:
+                    self._replicas.commit(leader, appended.last_offset + 1, until)
+                return appended
+            except TooFew:
+                raise self._replicas.too_few(leader) from None
+            except (NotLeader, LeaderChanged):
+                self._leader = None
+            except EmbedlogError as problem:
+                self._replicas.blame(problem)
+                self._leader = None
+            self._check_deadline(until)
+
+    def _check_deadline(self, until: int) -> None:
+        if system.boot_ns() >= until:
+            raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline")
+
+    # ---- the append lock -------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
+        """The append lock of the leader. On leaving it waits until everything in the log is committed (REPLICATEDPARTITION-3)."""
+        self._check_open()
+        until = self.deadline() if deadline_ns is None else deadline_ns
+        leader = self._led(until)
+        leader.partition.replica.require(leader.epoch, all_in_sync=True)
+        with leader.partition.exclusive(until) as held:
+            leader.partition.replica.check_leads(held, leader.epoch)
+            yield held
+            end = held.state.read_page().log_end
+        try:
+            self._replicas.commit(leader, end, until)
+        except LeaderChanged as changed:
+            self._leader = None
+            if not committed_in(self._led(until), leader.epoch, end - 1):
+                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
+
+    def following_sequence(self, stamp: Stamp) -> int:
+        """As `Partition.following_sequence`. REQUIRES `exclusive`."""
+        return self._held_leader().following_sequence(stamp)
+
+    def _held_leader(self) -> Partition:
+        if self._leader is None:
+            raise AssertionError("the append lock is not held")
+        return self._leader.partition
+
+    def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
+        """As `Partition.append_held`. REQUIRES `exclusive`."""
+        return self._held_leader().append_held(batch, stamp)
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
+    ) -> int | None:
+        """As `Partition.append_marker`, at the leader; it returns after the commit. A repetition finds the marker."""
+        self._check_open()
+        until = self.deadline() if deadline_ns is None else deadline_ns
+        while True:
+            leader = self._led(until)
+            try:
+                leader.partition.replica.require(leader.epoch, all_in_sync=True)
+                offset = leader.partition.append_marker(
+                    producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, deadline_ns=until
+                )
+                self._replicas.commit(leader, leader.partition.published().log_end, until)
+                return offset
+            except TooFew:
+                raise self._replicas.too_few(leader) from None
+            except (NotLeader, LeaderChanged):
+                self._leader = None
+            except EmbedlogError as problem:
+                self._replicas.blame(problem)
+                self._leader = None
+            self._check_deadline(until)
+
+    def open_transactions(self) -> list[tuple[int, int, int]]:
+        """As `Partition.open_transactions`, of the leader."""
+        return self._at_leader(lambda partition: partition.open_transactions())
+
+    def stored_epoch(self, producer_id: int) -> int:
+        """As `Partition.stored_epoch`, of the leader."""
+        return self._at_leader(lambda partition: partition.stored_epoch(producer_id))
+
+    def delete_records(self, offset: int) -> int:
+        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICA-20)."""
+        start = self._at_leader(lambda partition: partition.delete_records(offset))
+        self._commit(self.published().log_end, self.deadline())
+        for _, each in self._in_sync()[1:]:
+            each.delete_records(start)
+        return start
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        isolation: str = "read_uncommitted",
+        upto: int | None = None,
+        pool: BufferPool | None = None,
+    ) -> Fetched:
+        """As `Partition.fetch`, from the leader."""
+        return self._at_leader(
+            lambda partition: partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
+        )
+
+    def tail(self, offset: int, isolation: str) -> Tail | None:
+        """None: a short path to one file would not notice a failover."""
+        return None
+
+    def unread_bytes(self, offset: int) -> int | None:
+        """As `Partition.unread_bytes`, of the leader."""
+        return self._at_leader(lambda partition: partition.unread_bytes(offset))
+
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
+        """As `Partition.end_by_time`, of the leader."""
+        return self._at_leader(lambda partition: partition.end_by_time(first, last, end_ms))
+
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
+        """As `Partition.skip_by_time`, of the leader."""
+        return self._at_leader(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
+
+    def split_points(self, start: int, end: int, max_bytes: int) -> list[SplitPoint]:
+        """As `Partition.split_points`, of the leader."""
+        return self._at_leader(lambda partition: partition.split_points(start, end, max_bytes))
+
+    def size_bytes(self) -> int:
+        """Bytes in the logs of all segments of the leader."""
+        return self._at_leader(lambda partition: partition.size_bytes())
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As `Partition.epoch_end`, from the leader."""
+        return self._at_leader(lambda partition: partition.epoch_end(epoch))
+
+    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
+        """As `Partition.offset_for_time`, from the leader."""
+        return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))

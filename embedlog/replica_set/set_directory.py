@@ -1,0 +1,91 @@
+"""This module gives the partitions of a set's topics in one of its directories, and makes them there as the decisions ask.
+
+SETDIRECTORY-1  the decision log has the topics; `embedlog.topics` of a directory has what this directory holds (REPLICA-23)
+SETDIRECTORY-2  a partition's directory is made when it is first used here. A topic of another id with the same name is retired
+    first
+SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.replication.records import LOG, TOPIC
+from embedlog.storage.identity import id_of_name, id_text
+from embedlog.topic import Topic
+
+if TYPE_CHECKING:
+    from embedlog.log_directory import LogDirectory
+    from embedlog.partition.partition import Partition
+    from embedlog.replication.state import State
+
+
+class SetDirectory:
+    """One open directory of a set. Threads: any."""
+
+    def __init__(self, node: int, directory: LogDirectory) -> None:
+        self.node, self.log_directory = node, directory
+
+    @property
+    def path(self) -> Path:
+        return self.log_directory.path
+
+    def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
+        """The open partition, made if it is decided and absent here. Raises UnknownTopicOrPartitionError, StorageError."""
+        decided = state.topics.get(topic_id)
+        if decided is None:
+            raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
+        found = self.log_directory.partitions.get((decided.name, number))
+        if found is not None and found.topic_id == topic_id.bytes and not found.closed:
+            return found
+        self.log_directory.refresh_topics()
+        topic = self.log_directory.registry.get(decided.name)
+        if topic is None or not topic.finished or topic.id_bytes != topic_id.bytes or number not in topic.here:
+            topic = self._bring(topic_of(state, topic_id, self.node))
+        return self.log_directory.partition_of(topic, number)
+
+    def _bring(self, wanted: Topic) -> Topic:
+        """Make the directories of a topic's partitions here (SETDIRECTORY-2)."""
+        changes, registry = self.log_directory.topic_changes, self.log_directory.registry
+        with changes.begin():
+            found = registry.get(wanted.name)
+            if found is not None and found.topic_id != wanted.topic_id:
+                self._delete(found)
+            registry.put(wanted)
+            return changes.finish_creation(wanted)
+
+    def retire(self, name: str, topic_id: UUID) -> None:
+        """Retire the partitions of a topic that a decision deleted."""
+        changes, registry = self.log_directory.topic_changes, self.log_directory.registry
+        with changes.begin():
+            found = registry.get(name)
+            if found is not None and found.id_bytes == topic_id.bytes:
+                self._delete(found)
+
+    def _delete(self, topic: Topic) -> None:
+        """Retire a topic here. REQUIRES the directory lock."""
+        old = replace(topic, state="deleting", growing=0)
+        self.log_directory.registry.put(old)
+        self.log_directory.topic_changes.finish_deletion(old, self.log_directory.config.lock_timeout_ms / 1000)
+
+    def decision_log(self) -> Partition:
+        """The copy of the decision log here (SETDIRECTORY-3)."""
+        topic = self.log_directory.registry.get(LOG)
+        if topic is None or not topic.finished:
+            topic = self._bring(Topic(LOG, id_of_name(LOG), 1, {"cleanup.policy": "compact"}, "creating"))
+        return self.log_directory.partition_of(topic, 0)
+
+
+def topic_of(state: State, topic_id: UUID, node: int | None = None) -> Topic:
+    """A decided topic; with a node, as the directory of this node holds it: to be made, and with its numbers only."""
+    decided, partitions = state.topics[topic_id], state.partitions_of(topic_id)
+    config = {name: text for (kind, resource, name), text in state.settings.items() if (kind, resource) == (TOPIC, decided.name)}
+    if node is None:
+        return Topic(decided.name, id_text(topic_id.bytes), len(partitions), config)
+    here = tuple(each.number for each in partitions if node in each.replicas)
+    only = () if len(here) == len(partitions) else here
+    return Topic(decided.name, id_text(topic_id.bytes), len(partitions), config, "creating", only=only)

@@ -1,0 +1,131 @@
+"""The replicas of one partition: copies, commits, changes of the ISR, failovers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import system
+from embedlog.errors import LeaderNotAvailableError, NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
+from tests.support.replica_partitions import Process, a_set
+from tests.support.stamped_batches import run_of
+
+
+def far() -> int:
+    return system.boot_ns() + 20_000_000_000
+
+
+def values(process: Process) -> list[bytes]:
+    """All records that readers see."""
+    partition, found, offset = process.partition, [], 0
+    while len((fetched := partition.fetch(offset)).batches):
+        found.append(bytes(fetched.data))
+        offset = fetched.next_offset
+    return found
+
+
+def test_an_append_is_acknowledged_when_all_replicas_have_it(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        for number in range(40):
+            appended = process.partition.append(run_of(b"value %d" % number))
+            assert (appended.base_offset, process.partition.bounds().high_watermark) == (number, number + 1)
+        assert {process.data(node) for node in (1, 2, 3)} == {process.data(1)}
+        assert len(process.data(1)) > 40 * 60
+        assert decisions.partition.isr == (1, 2, 3)
+        assert [process.published(node).epoch for node in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_without_acks_all_only_the_leader_has_it_until_the_commit(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        process.partition.append(run_of(b"second"), all_in_sync=False)
+        bounds = process.partition.bounds()
+        assert (bounds.log_end, bounds.high_watermark) == (2, 1)
+        assert process.published(2).log_end == 1
+        leader = process.replicas.leader(far())
+        assert process.replicas.commit(leader, 2, far()) == 2
+        assert process.published(3).log_end == 2
+
+
+def test_a_follower_that_fails_leaves_the_isr_and_joins_again(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        process.partition.append(run_of(b"first"))
+        process.disks[2].broken = True
+        process.partition.append(run_of(b"second"))
+        assert (decisions.partition.isr, decisions.partition.leader) == ((1, 3), 1)
+        assert process.partition.bounds().high_watermark == 2
+        process.disks[2].broken = False
+        process.forgive()
+        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert decisions.partition.isr == (1, 2, 3)
+        process.partition.append(run_of(b"third"))
+        assert process.data(2) == process.data(1)
+
+
+def test_a_leader_that_fails_is_replaced_and_returns_without_its_own_records(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        process.partition.append(run_of(b"first"))
+        process.partition.append(run_of(b"never copied"), all_in_sync=False)
+        process.disks[1].broken = True
+        appended = process.partition.append(run_of(b"second"))
+        assert appended.base_offset == 1, "the record that was not committed is gone, as in Kafka"
+        now = decisions.partition
+        assert (now.leader_epoch, now.leader in (2, 3), now.isr) == (1, True, (2, 3))
+        process.disks[1].broken = False
+        process.forgive()
+        assert process.replicas.join(process.replicas.leader(far()), 1, far())
+        process.partition.append(run_of(b"third"))
+        assert {process.data(node) for node in (1, 2, 3)} == {process.data(2)}
+        assert b"never copied" not in process.data(1)
+
+
+def test_all_leaders_but_one_may_fail_one_after_the_other(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        for number, node in enumerate((1, 0, 0)):
+            process.partition.append(run_of(b"value %d" % number))
+            process.disks[node or decisions.partition.leader].broken = number < 2
+        assert len(decisions.partition.isr) == 1
+        assert process.partition.bounds().high_watermark == 3
+
+
+def test_without_any_replica_the_error_names_all_of_them(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        for disk in process.disks.values():
+            disk.broken = True
+        with pytest.raises(LeaderNotAvailableError, match=r"1: .*the disk is gone.*2: .*3: "):
+            process.partition.append(run_of(b"second"), deadline_ns=system.boot_ns() + 300_000_000)
+
+
+def test_too_few_replicas_refuse_an_append_or_leave_it_uncommitted(tmp_path: Path) -> None:
+    with a_set(tmp_path, min_insync_replicas="2") as (decisions, [process]):
+        process.partition.append(run_of(b"first"))
+        process.disks[2].broken = process.disks[3].broken = True
+        with pytest.raises(NotEnoughReplicasAfterAppendError):
+            process.partition.append(run_of(b"second"))
+        assert (decisions.partition.isr, decisions.partition.elr) == ((1,), (3,))
+        bounds = process.partition.bounds()
+        assert (bounds.log_end, bounds.high_watermark) == (2, 1)
+        with pytest.raises(NotEnoughReplicasError) as refused:
+            process.partition.append(run_of(b"third"))
+        assert (refused.value.isr, refused.value.required) == ([1], 2)
+        assert process.partition.bounds().log_end == 2, "nothing was written"
+        process.disks[2].broken = False
+        process.forgive()
+        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        process.partition.append(run_of(b"third"))
+        assert process.partition.bounds().high_watermark == 3
+
+
+def test_a_second_process_follows_a_failover_of_the_first(tmp_path: Path) -> None:
+    with a_set(tmp_path, processes=2) as (decisions, [one, two]):
+        one.partition.append(run_of(b"first"))
+        two.partition.append(run_of(b"second"))
+        one.disks[1].broken = True
+        one.partition.append(run_of(b"third"))
+        assert decisions.partition.leader != 1
+        appended = two.partition.append(run_of(b"fourth"))
+        assert appended.base_offset == 3
+        assert len(values(two)) == len(values(one)) > 0
+        assert two.partition.bounds().high_watermark == 4

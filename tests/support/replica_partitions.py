@@ -1,0 +1,129 @@
+"""Partition t-0 of several directories with one register of decisions: a set without its decision log and its engine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import StorageError
+from embedlog.partition.partition import Partition
+from embedlog.replica_set.decision_log import Decided, MakeEvent
+from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
+from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.replicated_partition import ReplicatedPartition
+from embedlog.replication.decide import decide
+from embedlog.replication.events import Event, Refusal
+from embedlog.replication.records import Partition as PartitionRecord
+from embedlog.replication.state import State, apply_all
+from tests.support.replica_logs import SMALL
+from tests.support.replica_sets import PLACE, incarnation, with_topic
+
+
+class Decisions:
+    """The decisions as one atomic register, which several objects for processes share."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.events: list[Event] = []
+        self._mutex = threading.Lock()
+
+    def hint(self) -> State:
+        return self.state
+
+    def settle(self, deadline_ns: int | None = None) -> State:
+        return self.state
+
+    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Decided | Refusal:
+        with self._mutex:
+            state, records = self.state, []
+            for make_event in steps:
+                event = make_event(state, len(self.events))
+                found = decide(state, event)
+                if isinstance(found, Refusal):
+                    return found
+                self.events.append(event)
+                state = apply_all(state, found)
+                records += found
+            self.state = state
+            return Decided(state, tuple(records))
+
+    @property
+    def partition(self) -> PartitionRecord:
+        return self.state.partitions[PLACE]
+
+
+class Disk:
+    """One directory as a process sees it. `broken`: every use fails as that of a removed disk, after `fuse` more uses."""
+
+    def __init__(self, path: Path, log: embedlog.Log) -> None:
+        self.path, self.log, self.broken, self.fuse = path, log, False, 0
+
+    def check(self) -> None:
+        self.fuse -= 1
+        if self.broken and self.fuse < 0:
+            raise StorageError("the disk is gone", errno=errno.EIO, path=self.path / "t-0")
+
+    def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
+        self.check()
+        return cast("Partition", Breakable(self, self.log._engine.partition("t", number)))
+
+
+class Breakable:
+    """A partition, or its replica, that fails with its disk."""
+
+    def __init__(self, disk: Disk, used: object) -> None:
+        self._disk, self._used = disk, used
+
+    def __getattr__(self, name: str) -> Any:
+        self._disk.check()
+        found = getattr(self._used, name)
+        return Breakable(self._disk, found) if name == "replica" else found
+
+
+class Process:
+    """One process with its own view of all directories."""
+
+    def __init__(self, root: Path, decisions: Decisions, nodes: tuple[int, ...], stack: contextlib.ExitStack) -> None:
+        self.disks: dict[int, Disk] = {}
+        state, found = decisions.state, []
+        for node in nodes:
+            log = stack.enter_context(embedlog.open(root / f"d{node}", config={"housekeeping": False}))
+            slot = state.nodes[node].slot
+            log._engine.home.context.node_slot = slot
+            if "t" not in log.topics():
+                log.create_topic("t", config=SMALL)
+            self.disks[node] = Disk(root / f"d{node}", log)
+            found.append(OpenDirectory(node, slot, incarnation(node), True, self.disks[node]))
+        self.directories = OpenDirectories(found)
+        self.replicas = PartitionReplicas(self.directories, decisions, PLACE, "t")
+        config = self.disks[nodes[0]].log._engine.topic_config("t")
+        self.partition = ReplicatedPartition(self.replicas, lambda: config, 10_000, lambda: None)
+
+    def published(self, node: int) -> system.Published:
+        return self.disks[node].log._engine.partition("t", 0).published()
+
+    def data(self, node: int) -> bytes:
+        """The bytes of all segments of a replica."""
+        directory = self.disks[node].path / "t-0"
+        return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+    def forgive(self) -> None:
+        """Try failed directories again, as after their pause."""
+        for member in self.directories:
+            member.problem = None
+
+
+@contextlib.contextmanager
+def a_set(
+    root: Path, nodes: tuple[int, ...] = (1, 2, 3), processes: int = 1, **config: str
+) -> Iterator[tuple[Decisions, list[Process]]]:
+    decisions = Decisions(with_topic(nodes, **config))
+    with contextlib.ExitStack() as stack:
+        yield decisions, [Process(root, decisions, nodes, stack) for _ in range(processes)]

@@ -1,0 +1,253 @@
+"""A log of several directories: producers and consumers work as with one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+import embedlog
+
+QUIET = {"housekeeping": False}
+
+
+def opened(root: Path, count: int = 3) -> embedlog.Log:
+    return embedlog.open([root / f"d{n}" for n in range(1, count + 1)], config=QUIET)
+
+
+def created(log: embedlog.Log, name: str = "t", partitions: int = 2, factor: int = 3) -> None:
+    log.create_topic(name, partitions, replication_factor=factor)
+
+
+def values(log: embedlog.Log, name: str = "t") -> list[bytes]:
+    return sorted(record.value for record in log.scan(name).records())
+
+
+def test_records_are_in_all_directories_and_survive_an_orderly_close(tmp_path: Path) -> None:
+    wanted = [b"%03d" % number for number in range(100)]
+    with opened(tmp_path) as log:
+        created(log)
+        with log.producer() as producer:
+            for value in wanted:
+                producer.send("t", value)
+        assert values(log) == wanted
+    for node in (1, 2, 3):
+        with embedlog.open(tmp_path / f"d{node}", read_only=True) as alone:
+            assert values(alone) == wanted
+    with opened(tmp_path) as log:
+        assert values(log) == wanted
+        with log.producer() as producer:
+            assert producer.send("t", b"100", partition=0).result(10).offset >= 0
+        assert len(values(log)) == 101
+
+
+def test_a_group_consumes_and_commits(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        with log.producer() as producer:
+            for number in range(20):
+                producer.send("t", b"%03d" % number)
+        with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+            found = []
+            while len(found) < 20:
+                found += [record.value for record in consumer.poll(5)]
+            consumer.commit()
+        assert sorted(found) == [b"%03d" % number for number in range(20)]
+    with opened(tmp_path) as log, log.producer() as producer, log.consumer("t", group_id="g") as consumer:
+        producer.send("t", b"later").result(10)
+        assert [record.value for record in consumer.poll(5)] == [b"later"]
+        assert log.describe_group("g").lag == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, commit: bool) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for number in range(10):
+                producer.send("t", b"%d" % number, partition=number % 2)
+            producer.flush()
+            assert not list(log.scan("t", isolation_level="read_committed").records())
+            producer.commit_transaction() if commit else producer.abort_transaction()
+        assert len(list(log.scan("t", isolation_level="read_committed").records())) == (10 if commit else 0)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_writing_goes_on_without_a_directory_that_was_removed(tmp_path: Path, lost: int) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        wanted = []
+        with log.producer(linger_ms=0) as producer:
+            for number in range(60):
+                if number == 20:
+                    (tmp_path / f"d{lost}").rename(tmp_path / "removed")
+                producer.send("t", b"%03d" % number, partition=number % 2).result(20)
+                wanted.append(b"%03d" % number)
+        assert values(log) == wanted
+        state = log._engine.set.decisions.hint()
+        assert all(lost not in each.isr and lost != each.leader for each in state.partitions.values())
+    for node in {1, 2, 3} - {lost}:
+        with embedlog.open(tmp_path / f"d{node}", read_only=True) as alone:
+            assert values(alone) == wanted
+
+
+def test_a_directory_that_returns_joins_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", b"first", partition=0).result(20)
+            (tmp_path / "d2").rename(tmp_path / "removed")
+            for number in range(5):
+                producer.send("t", b"%d" % number, partition=number % 2).result(20)
+    (tmp_path / "removed").rename(tmp_path / "d2")
+    with opened(tmp_path) as log:
+        log.housekeep()
+        state = log._engine.set.decisions.hint()
+        assert all(sorted(each.isr) == [1, 2, 3] for each in state.partitions.values()), state.partitions
+        wanted = values(log)
+        assert len(wanted) == 6
+    with embedlog.open(tmp_path / "d2", read_only=True) as alone:
+        assert values(alone) == wanted
+
+
+def test_records_of_acks_1_are_committed_by_the_housekeeper(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log, partitions=1)
+        with log.producer(acks=1, enable_idempotence=False, linger_ms=0) as producer:
+            producer.send("t", b"value").result(20)
+        assert values(log) == []
+        log.housekeep()
+        assert values(log) == [b"value"]
+
+
+def test_acknowledged_records_survive_kills_of_the_writer(tmp_path: Path, rng: random.Random) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+    acknowledged: list[bytes] = []
+    for run in range(4):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            log = opened(tmp_path)
+            producer = log.producer(linger_ms=0)
+            for number in range(1000):
+                value = b"%d-%04d" % (run, number)
+                producer.send("t", value, partition=number % 2).result(20)
+                os.write(writer, value)
+            os._exit(1)
+        os.close(writer)
+        with open(reader, "rb") as pipe:
+            wanted = rng.randint(1, 60)
+            found = pipe.read(6 * wanted)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            found += pipe.read()
+        acknowledged += [found[at : at + 6] for at in range(0, len(found) - 5, 6)]
+    with opened(tmp_path) as log:
+        there = values(log)
+        assert set(acknowledged) <= set(there)
+        assert len(there) == len(set(there))
+        log.housekeep()
+        ends = {node: [end_of(tmp_path / f"d{node}" / f"t-{number}") for number in range(2)] for node in (1, 2, 3)}
+    assert ends[1] == ends[2] == ends[3]
+
+
+def end_of(directory: Path) -> bytes:
+    """The bytes of all segments."""
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def nodes(log: embedlog.Log, name: str = "t") -> list[tuple[int, ...]]:
+    state = log._engine.set.decisions.hint()
+    found = next(topic_id for topic_id, topic in state.topics.items() if topic.name == name)
+    return [each.replicas for each in state.partitions_of(found)]
+
+
+def test_partitions_are_spread_over_directories_without_copies(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", 6)
+        assert sorted(nodes(log)) == [(1,), (1,), (2,), (2,), (3,), (3,)]
+        with log.producer() as producer:
+            for number in range(60):
+                producer.send("t", b"%02d" % number, partition=number % 6)
+        assert values(log) == [b"%02d" % number for number in range(60)]
+    for node in (1, 2, 3):
+        with embedlog.open(tmp_path / f"d{node}", read_only=True) as alone:
+            assert len(values(alone)) == 20
+
+
+def test_an_assignment_names_the_directories(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [3, 1], 1: [2, 3]})
+        assert nodes(log) == [(3, 1), (2, 3)]
+        for wrong in ({0: [1, 9]}, {0: [1, 1]}, {0: []}, {1: [1]}, {0: [1, 2], 1: [3]}):
+            with pytest.raises(embedlog.InvalidReplicaAssignmentError):
+                log.create_topic("u", assignment=wrong)
+        with pytest.raises(embedlog.InvalidReplicationFactorError):
+            log.create_topic("u", replication_factor=4)
+        assert log.topics() == ["t"]
+
+
+def test_one_directory_holds_one_copy(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        assert log.create_topic("t", replication_factor=1)
+        with pytest.raises(embedlog.InvalidReplicationFactorError, match="list of directories"):
+            log.create_topic("u", replication_factor=2)
+        with pytest.raises(embedlog.InvalidReplicaAssignmentError, match="list of directories"):
+            log.create_topic("u", assignment={0: [1]})
+
+
+def test_topics_are_changed_and_deleted_in_all_directories(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        log.create_partitions("t", 3)
+        log.alter_topic("t", retention_ms=1000)
+        with log.producer() as producer:
+            assert producer.send("t", b"x", partition=2).result(20).partition == 2
+        assert log.describe_topic("t").config["retention.ms"] == "1000"
+        log.delete_topic("t")
+        assert log.topics() == []
+        for node in (1, 2, 3):
+            assert not list((tmp_path / f"d{node}").glob("t-?"))
+        created(log)
+        assert values(log) == []
+
+
+def test_a_consumer_and_its_group_go_on_after_the_loss_of_a_directory(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        found: list[bytes] = []
+        with log.producer(linger_ms=0) as producer, log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+            for number in range(40):
+                if number == 15:
+                    (tmp_path / "d1").rename(tmp_path / "removed")
+                producer.send("t", b"%02d" % number, partition=number % 2).result(20)
+                found += [record.value for record in consumer.poll(0.2)]
+                consumer.commit()
+            while len(found) < 40:
+                found += [record.value for record in consumer.poll(5)]
+            consumer.commit()
+        assert sorted(found) == [b"%02d" % number for number in range(40)]
+        assert log.describe_group("g").lag == 0
+
+
+def test_a_transaction_is_whole_after_the_loss_of_a_directory(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            for run in range(4):
+                producer.begin_transaction()
+                for number in range(4):
+                    producer.send("t", b"%d-%d" % (run, number), partition=number % 2)
+                    if (run, number) == (1, 2):
+                        producer.flush()
+                        (tmp_path / "d2").rename(tmp_path / "removed")
+                producer.commit_transaction() if run % 2 else producer.abort_transaction()
+        seen = sorted(record.value for record in log.scan("t", isolation_level="read_committed").records())
+        assert seen == [b"%d-%d" % (run, number) for run in (1, 3) for number in range(4)]
