@@ -15,7 +15,7 @@ from tests.faults.harness.processes import Died, Nursery, RemoteError
 from tests.support.campaign_report import add_counts, pieces
 
 SHORT, LONG, PIECES = 12, 250, 12  # cases for each kind of directory
-DEADLINE_S = 300.0  # on a machine where much else runs; the processor's time has a limit of its own
+DEADLINE_S = 100.0  # on a machine where much else runs; the processor's time has a limit of its own
 
 
 def ours(killed: bool) -> Callable[[Nursery, Path, Path], None]:
