@@ -26,6 +26,7 @@ from embedlog.storage.manifest import EMPTY_MS
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
+INDEX_BYTES_MAX: Final = file_names.INT_MAX  # the largest segment.index.bytes
 
 
 class Place(NamedTuple):
@@ -71,9 +72,16 @@ class Cut(NamedTuple):
 
 
 def count(path: Path, entry_bytes: int) -> int:
-    """Entries in an index file by its size, 0 if it is absent."""
+    """Entries in an index file by its size, 0 if it is absent. Raises CorruptRecordError for an invalid size."""
     found = files.facts_of(path)
-    return found.size // entry_bytes if found is not None else 0
+    return _bounded(path, found.size) // entry_bytes if found is not None else 0
+
+
+def _bounded(path: Path, size: int) -> int:
+    """The size of an index. A sparse file of any size costs nothing, but its number of entries must fit the control page."""
+    if size > INDEX_BYTES_MAX:
+        raise CorruptRecordError("an index is too large", path=path, expected=f"at most {INDEX_BYTES_MAX} bytes", found=size)
+    return size
 
 
 def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
@@ -141,11 +149,11 @@ def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | N
 
 
 def last(path: Path, layout_: struct.Struct) -> Last:
-    """The end of an index file; no entries if it is absent. Raises CorruptRecordError for a broken size."""
+    """The end of an index file; no entries if it is absent. Raises CorruptRecordError for an invalid size."""
     found = files.facts_of(path)
     if found is None or found.size < layout_.size:
         return Last()
-    if found.size % layout_.size:
+    if _bounded(path, found.size) % layout_.size:
         raise CorruptRecordError(
             "invalid size of an index", path=path, expected=f"a multiple of {layout_.size}", found=found.size
         )

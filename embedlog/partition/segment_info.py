@@ -83,7 +83,7 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
     """A segment as its files describe it: the last time-index entry of a sealed segment has its largest timestamp.
 
     None if that entry is wrong: it names no batch of its time, or a newer batch follows the last entry of the offset index.
-    If batches there cannot be read, the times are unknown. Raises CorruptRecordError for an index of a broken size.
+    If batches there cannot be read, the times are unknown. Raises CorruptRecordError for an index of an invalid size.
     """
     times = index.last(file_names.segment_path(directory, base, file_names.TIME_INDEX), index.TIME_ENTRY)
     offsets = index.last(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import embedlog
 from embedlog import index
 from embedlog._native import system
+from embedlog.errors import CorruptRecordError
 from embedlog.storage import file_names, files
 
 COUNT = 200
@@ -220,3 +223,38 @@ def test_damage_inside_of_an_offset_index_hides_no_record(tmp_path: Path, rng: r
             for offset in range(info.base, info.next_offset, 4):
                 rows = partition.fetch(offset, max_bytes=1).batches
                 assert rows["base_offset"][0] <= offset <= rows["base_offset"][0] + rows["last_offset_delta"][0], context
+
+
+# ---- an index of an impossible size ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [file_names.INDEX, file_names.TIME_INDEX])
+@pytest.mark.parametrize("broker", [False, True])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_sparse_index_of_any_size_is_made_again(tmp_path: Path, suffix: str, broker: bool, read_only: bool) -> None:
+    stamps = [START_MS + number for number in range(COUNT)]
+    write(tmp_path, stamps)
+    (tmp_path / "t-0" / file_names.MANIFEST).unlink()
+    if broker:
+        of_a_broker(tmp_path)
+    path = file_names.segment_path(tmp_path / "t-0", file_names.bases(files.listing(tmp_path / "t-0"))[1], suffix)
+    entry = 8 if suffix == file_names.INDEX else 12
+    with path.open("r+b") as file:
+        file.truncate((1 << 32) * 8 * entry)  # more entries than a control page can count
+    with embedlog.open(tmp_path, read_only=read_only, config=QUIET) as log:
+        check(log, stamps, all_times(stamps, 7), suffix)
+        assert [record.offset for record in log.scan("t").records()] == list(range(COUNT))
+    if not read_only:
+        assert path.stat().st_size < 1 << 20
+
+
+def test_an_index_has_at_most_as_many_bytes_as_its_setting_allows(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    for size in (index.INDEX_BYTES_MAX, index.INDEX_BYTES_MAX + 1):
+        path.touch()
+        os.truncate(path, size)
+        problem = pytest.raises(CorruptRecordError, match="too large") if size > index.INDEX_BYTES_MAX else nullcontext()
+        with problem:
+            assert index.count(path, 34) == size // 34
+    with pytest.raises(CorruptRecordError, match="too large"):
+        index.last(path, index.OFFSET_ENTRY)

@@ -51,7 +51,8 @@ class Campaign:
         self.right: Rows = {}
         self.log = self.fresh()
         end, self.right, _ = self.used(read_only=True)
-        assert self.right, f"the undamaged directory gives no records: {end}"
+        assert end == "right", f"the undamaged directory ends with {end}"
+        assert self.right, "the undamaged directory gives no records"
 
     def fresh(self) -> Path:
         shutil.rmtree(self.workspace, ignore_errors=True)
