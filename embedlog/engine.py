@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
-from embedlog import log_directory
 from embedlog._native import system
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
@@ -30,6 +29,7 @@ from embedlog.log_directory import LogDirectory
 from embedlog.partition.api import LogPartition, WatchedLog
 from embedlog.replica_set import set_up
 from embedlog.storage import files
+from embedlog.storage.liveness import Liveness
 from embedlog.topic import Topic, is_internal
 
 logger = logging.getLogger("embedlog")
@@ -50,7 +50,7 @@ class Engine:
     """An open log. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
     def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> None:
-        self.path = paths[0]
+        self.path = paths[0] if paths else Path()
         self.read_only = read_only
         self.config = config
         self.children = Children()
@@ -61,19 +61,8 @@ class Engine:
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
         with contextlib.ExitStack() as undo:
-            self.directories = [LogDirectory(self, path, read_only=read_only, create=create, config=config) for path in paths]
-            self.home = self.directories[0]  # the only one of a log without replicas
-            self.registry = self.home.registry
-            if self.home.in_set and len(paths) == 1 and not read_only:
-                deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
-                set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=config.file_mode)
-            self._partitions: Mapping[tuple[str, int], LogPartition] = self.home.partitions
-            self._prepare()
-            for directory in self.directories:
-                undo.callback(directory.release)
-                directory.enter()
-            self._begin()
-            self.transactions: Transactions = Transactions(self)
+            self._enter(paths, undo, create=create, alone=alone)
+            self.transactions: Transactions = Transactions(self, self._liveness())
             undo.callback(self.transactions.close)
             self.groups: Groups = Groups(self, self.transactions)
             undo.callback(self.close)
@@ -82,11 +71,26 @@ class Engine:
             _open_engines.add(self)
             undo.pop_all()
 
-    def _prepare(self) -> None:
-        """Work before the directories are entered: none for one directory."""
+    def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
+        """Open the directories. `undo` closes them after an error."""
+        home = LogDirectory(self, self.path, read_only=self.read_only, create=create, config=self.config)
+        self._serve([home])
+        if home.in_set and not self.read_only:
+            deadline_ns = files.deadline_after(self.config.lock_timeout_ms / 1000)
+            set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=self.config.file_mode)
+        undo.callback(home.release)
+        home.enter()
 
-    def _begin(self) -> None:
-        """Work after the directories were entered, before the log is used: none for one directory."""
+    def _liveness(self) -> Liveness | None:
+        """The process slots, if they are not those of the only directory."""
+        return None
+
+    def _serve(self, directories: Sequence[LogDirectory]) -> None:
+        """Use these open directories from now on; at least one."""
+        self.directories = list(directories)
+        self.home = self.directories[0]  # the only one of a log without replicas
+        self.registry = self.home.registry
+        self._partitions: Mapping[tuple[str, int], LogPartition] = self.home.partitions
 
     def attach(self, service: Service) -> None:
         """Stop this service when the engine is closed."""
@@ -107,17 +111,18 @@ class Engine:
 
     def topics_version(self) -> int:
         """A number that changes with each change of topics; odd during a change, or if no page reports changes."""
-        if len(self.directories) > 1:
-            return log_directory.topics_version(self.directories)
         page = self.home.context.directory_page
         return 1 if page is None else page.topics()
 
     def mapped_topics_version(self) -> int:
         """`topics_version` where reading it costs less than a `stat`, otherwise 1."""
-        if len(self.directories) > 1:
-            return log_directory.topics_version(self.directories)
         page = self.home.directory.page
         return 1 if page is None or page.locked else page.topics()
+
+    def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
+        """The pages of the directories, each with its topics word in a `topics_version`."""
+        page = self.home.context.directory_page
+        return () if page is None else ((page, topics),)
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""
@@ -214,11 +219,8 @@ class Engine:
         words = [(page, seen) for partition, seen in notices if (page := partition.mapped_page) is not None]
         if len(live) < len(tails):
             ready = waiter.wait(live, committed, (), min(deadline, files.deadline_after(STATIC_CHECK_S)), words)
-        elif len(self.directories) > 1:
-            ready = waiter.wait(live, committed, log_directory.followed(self.directories, topics), deadline, words)
         else:
-            page = self.home.context.directory_page
-            ready = waiter.wait(live, committed, () if page is None else ((page, topics),), deadline, words)
+            ready = waiter.wait(live, committed, self._followed(topics), deadline, words)
         if 0 <= ready < len(live):
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
@@ -258,15 +260,22 @@ class Engine:
         for service in self._services:
             service.stop()
         self._closer = threading.get_ident()  # the only thread that may still use the partitions
+        self._end()
         try:
             with contextlib.ExitStack() as leaving:  # an error in one directory does not keep the others open
                 for directory in reversed(self.directories):
-                    leaving.callback(directory.leave)
+                    leaving.callback(self._leave_directory, directory)
         finally:
             self._closer = None
             for directory in self.directories:
                 directory.close()
             self.transactions.close()
+
+    def _end(self) -> None:
+        """Work before the directories are left: none for one directory."""
+
+    def _leave_directory(self, directory: LogDirectory) -> None:
+        directory.leave()
 
     @property
     def closed(self) -> bool:

@@ -69,7 +69,9 @@ class Log:
         parsed = parse(LogConfig, config, **settings)
         engine: Engine
         if isinstance(path, Sequence) and not isinstance(path, str):
-            engine = ReplicatedEngine(list(map(location.checked, path)), read_only=read_only, create=create, config=parsed)
+            engine = ReplicatedEngine(
+                [location.checked(each) for each in path], read_only=read_only, create=create, config=parsed
+            )
         else:
             engine = Engine([location.checked(path)], read_only=read_only, create=create, alone=alone, config=parsed)
         self._housekeeper: Housekeeper | None = None

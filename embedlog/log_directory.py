@@ -31,7 +31,6 @@ from embedlog.topic import Topic, TopicRegistry
 logger = logging.getLogger("embedlog")
 
 NUMBERS_SHOWN: Final = 8  # of the partitions in a message
-WORD_BITS: Final = 32  # of the topics word in a control page
 
 
 class Owner(Protocol):
@@ -80,6 +79,8 @@ class LogDirectory:
         self._acquired.callback(self.directory.release)
         self.directory.enter(self._prepare)
         self.context = self._make_context()
+        if self.in_set and self.read_only:
+            self.context.node_slot = 0  # a reader shows committed records only
 
     def _prepare(self, first: bool) -> None:
         """Under the open lock: read the topics, and as the first process complete interrupted changes."""
@@ -179,6 +180,12 @@ class LogDirectory:
         page = self.directory.page
         if page is not None and page.writable:
             page.move_topics(done)
+
+    def touch(self) -> None:
+        """Wake the processes that follow the decisions of a set."""
+        page = self.directory.page
+        if page is not None and page.writable and not page.closed:
+            page.touch_topics()
 
     def mapped_topics_version(self) -> int:
         """A number that changes with each change of topics, where reading it costs less than a `stat`, otherwise 1."""
@@ -309,31 +316,6 @@ class LogDirectory:
     def abandon(self) -> None:
         """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""
         self.directory.abandon()
-
-
-# ---- the topics of several directories -----------------------------------------------------------
-
-
-def topics_version(directories: Sequence[LogDirectory]) -> int:
-    """A number that changes with the topics of any of these directories; odd if one of them changes now or reports no changes.
-
-    It contains the topics word of every directory, for `followed`.
-    """
-    pages = [each.context.directory_page for each in directories]
-    words = [1 if page is None else page.topics() for page in pages]
-    joined = sum(word << (WORD_BITS * at) for at, word in enumerate(words))
-    return joined << 1 | any(word & 1 for word in words)
-
-
-def followed(directories: Sequence[LogDirectory], version: int) -> list[tuple[system.Page, int]]:
-    """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
-    found = []
-    for at, each in enumerate(directories):
-        page = each.context.directory_page
-        word = system.NOT_FOLLOWED if version < 0 else version >> (1 + WORD_BITS * at) & (1 << WORD_BITS) - 1
-        if page is not None:
-            found.append((page, word))
-    return found
 
 
 def _number_list(numbers: Sequence[int]) -> str:

@@ -1,26 +1,36 @@
 """This module is the open log of several directories: a set with leaders and followers.
 
 REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything above it works as with one directory
+REPLICAENGINE-2  no directory of a set is special: `home` is the first one that is open now
+REPLICAENGINE-3  a failed directory is not closed in order: its next opening registers it as crashed
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
-from embedlog.errors import ReadOnlyError, TopicExistsError, UnknownTopicOrPartitionError
+from embedlog.errors import EmbedlogError, ReadOnlyError, TopicExistsError, UnknownTopicOrPartitionError
+from embedlog.log_directory import LogDirectory
 from embedlog.replica_set import set_up
+from embedlog.replica_set.membership import check_set
 from embedlog.replica_set.replica_set import ReplicaSet
 from embedlog.storage import files
 from embedlog.storage.identity import new_id
+from embedlog.storage.liveness import Liveness
+from embedlog.storage.set_liveness import SetLiveness
 from embedlog.topic import Topic
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
 
 INTERNAL_FACTOR = 3  # of internal topics, at most the number of directories
 
@@ -31,17 +41,47 @@ class ReplicatedEngine(Engine):
     set: ReplicaSet
 
     def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig) -> None:
-        deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
-        set_up.prepare_set(paths, deadline_ns=deadline_ns, create=create, mode=config.file_mode)
         super().__init__(paths, read_only=read_only, create=create, config=config)
 
-    def _prepare(self) -> None:
-        self.set = ReplicaSet(self.directories, self.config, self.check_open)
-
-    def _begin(self) -> None:
-        self.set.begin()
+    def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
+        config = self.config
+        deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
+        if self.read_only:
+            checked = check_set(paths, alone=True)
+        else:
+            checked = set_up.prepare_set(paths, deadline_ns=deadline_ns, create=create, mode=config.file_mode)
+        self.set = ReplicaSet(self._directory, config, self.check_open, read_only=self.read_only)
+        self.set.members.changed = self._serve
+        undo.callback(self.set.members.release)
+        self.set.open(checked)
         self.registry = cast("Any", self.set.topics)
         self.set.topics.refresh()
+
+    def _liveness(self) -> Liveness:
+        return SetLiveness(self.set.members.usable_paths, self.home.path, self.config.file_mode, self.config.shared == "locks")
+
+    def _directory(self, path: Path) -> LogDirectory:
+        return LogDirectory(self, path, read_only=self.read_only, create=False, config=self.config)
+
+    def _serve(self, directories: Sequence[LogDirectory]) -> None:
+        """Use these open directories from now on, by node. Without any, the last ones stay, to be named in errors."""
+        self.directories = list(directories)
+        if directories:
+            self.home = self.directories[0]
+            self._partitions = self.home.partitions
+
+    def _end(self) -> None:
+        self.set.close()
+
+    def _leave_directory(self, directory: LogDirectory) -> None:
+        """As the last process, close it in order; a failed directory is left as it is (REPLICAENGINE-3)."""
+        failed = self.set.members.failure(directory)
+        try:
+            directory.leave()
+        except EmbedlogError as problem:
+            if failed is None:
+                raise
+            logger.warning("the directory %s was not closed in order: %s", directory.path, problem)
 
     def check_writable(self) -> None:
         """Raises ReadOnlyError, ClosedError. A directory that was replaced is a failed one (REPLICA-18)."""
@@ -62,11 +102,14 @@ class ReplicatedEngine(Engine):
         self.set.topics.refresh()
 
     def topics_version(self) -> int:
-        """A number that changes with each decision."""
-        return 2 * self.set.decisions.version()
+        """A number that changes with each decision; odd during a change of topics in a directory."""
+        return self.set.members.version()
 
     def mapped_topics_version(self) -> int:
-        return self.topics_version()
+        return 1 if self.config.shared == "locks" else self.topics_version()
+
+    def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
+        return self.set.members.followed(topics)
 
     def partition(self, name: str, number: int) -> Partition:
         self.refresh_topics()
@@ -94,4 +137,4 @@ class ReplicatedEngine(Engine):
         if self.set.topics.get(name) is None:
             topic = Topic(name, new_id(), partitions, dict(config))
             with contextlib.suppress(TopicExistsError):  # another process was faster
-                self.set.create_topic(topic, factor=min(INTERNAL_FACTOR, len(self.directories)))
+                self.set.create_topic(topic, factor=min(INTERNAL_FACTOR, self.set.size()))

@@ -168,6 +168,10 @@ class Page:
         """Change the topics word before and after a change of the topics, and wake its waiters. REQUIRES the directory lock."""
         lib.el_topics_move(self.raw, done)
 
+    def touch_topics(self) -> None:
+        """Change the topics word and wake its waiters, after a decision of a set. Needs no lock."""
+        lib.el_topics_touch(self.raw)
+
     def notice(self) -> int:
         """The notice word, which `notify` changes. Order: read it, then read the data, then wait for a change."""
         return int(lib.el_page_notice(self.raw))

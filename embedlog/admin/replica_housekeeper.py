@@ -4,11 +4,14 @@ REPLICAHOUSEKEEPER-1  the directories' jobs are those of one directory; each has
 REPLICAHOUSEKEEPER-2  a round over the partitions copies what is not committed, and adds replicas that caught up to the ISR
     (REPLICA-25). A partition without such work costs two reads of pages
 REPLICAHOUSEKEEPER-3  a failure in one partition or directory is logged, and the others continue
+REPLICAHOUSEKEEPER-4  transactions and groups are tasks of the first directory that is usable now. Two processes may see different
+    ones; then both do the tasks, and each decision is made once
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
@@ -28,21 +31,40 @@ class ReplicaHousekeeper(Housekeeper):
     def __init__(self, engine: ReplicatedEngine) -> None:
         super().__init__(engine)
         self._set = engine.set
-        others = [each for each in engine.directories if each is not engine.home]
-        self._others = [DirectoryJobs(each, closed=lambda: engine.closed, ending=self._stop.is_set) for each in others]
+        self._by_directory = {engine.home: self.jobs}
+        self._choosing = threading.Lock()
 
     def stop(self) -> None:
         """End the thread and wait for it. Idempotent."""
         super().stop()
-        for each in self._others:
+        for each in self._by_directory.values():
             each.close()
+
+    def _current(self) -> list[DirectoryJobs]:
+        """The jobs of the directories that are usable now. The first ones are `jobs` (REPLICAHOUSEKEEPER-4)."""
+        with self._choosing:
+            directories = self._engine.directories
+            for gone in set(self._by_directory).difference(directories):
+                self._by_directory.pop(gone).close()
+            usable = [each for each in directories if self._set.members.failure(each) is None]
+            for each in usable:
+                if each not in self._by_directory:
+                    made = DirectoryJobs(each, closed=lambda: self._engine.closed, ending=self._stop.is_set)
+                    self._by_directory[each] = made
+            found = [self._by_directory[each] for each in usable]
+            self.jobs = found[0] if found else self.jobs
+            return found
 
     def tick(self) -> None:
         """Do the due tasks, unless another process does them."""
-        super().tick()
-        for jobs in self._others:
+        with self.jobs.reported("the directories of the set"):
+            self._set.members.tend()
+        for at, jobs in enumerate(self._current()):
             with jobs.reported("a round"):
-                self._tick(jobs)
+                if at == 0:
+                    super().tick()
+                else:
+                    self._tick(jobs)
         self.tend()
 
     @staticmethod
@@ -79,10 +101,13 @@ class ReplicaHousekeeper(Housekeeper):
 
     def by_hand(self, deadline_ns: int) -> None:
         """Do a complete round in the caller's thread. Raises LockTimeoutError."""
+        self._set.members.tend(by_hand=True)
         self.tend()
-        for jobs in self._others:
+        for at, jobs in enumerate(self._current()):
+            if at == 0:
+                super().by_hand(deadline_ns)
+                continue
             with jobs.lock.hold(deadline_ns):
                 jobs.round(by_hand=True)
                 jobs.clean()
             jobs.points()
-        super().by_hand(deadline_ns)

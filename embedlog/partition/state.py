@@ -106,7 +106,8 @@ class PartitionState:
             seen = self.context.seen
             try:
                 foreign = self._changed_by_others()
-                loaded = loader.load(self.loading(write=False, foreign=foreign, floor=None if foreign else self._floor()))
+                floor = None if foreign else self._floor()
+                loaded = loader.load(self.loading(write=False, foreign=foreign, floor=floor))
                 break
             except (CorruptRecordError, StateError, StorageError):
                 if self.context.refresh is None or (not self.context.refresh() and self.context.seen == seen):
@@ -116,8 +117,16 @@ class PartitionState:
                 if system.boot_ns() >= until:
                     raise
                 pause.wait(RETRY_S)
+        if self.context.in_set:
+            loaded.published = self._committed(loaded.published, floor)
         self.static, self.page_file, self._seen = loaded, None, seen
         self.forget_files()
+
+    def _committed(self, now: Published, floor: Published | None) -> Published:
+        """Of a replica that no process serves: the high watermark of the last close, or of the last page (REPLICA-19)."""
+        noted = checkpoints.read_offsets(self.context.root / file_names.HIGH_WATERMARKS).get((self.topic, self.number), 0)
+        known = max(noted, floor.high_watermark if floor is not None else 0)
+        return now._replace(high_watermark=max(now.log_start, min(known, now.log_end)))
 
     def _floor(self) -> Published | None:
         """The tuple that a page of an earlier incarnation published, for a reader."""

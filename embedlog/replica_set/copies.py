@@ -9,6 +9,7 @@ COPY-4  the high watermark of a page counts as settled only after this rule set 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -72,6 +73,7 @@ class Copy:
     node: int
     partition: CopyPartition
     mode: int = 0o666
+    decided: Callable[[], None] = lambda: None  # wakes the processes that follow the decisions in this directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,11 @@ class LockedCopy:
     def sync(self, deadline_ns: int) -> None:
         """Put all its records on stable storage. Raises DurabilityError, LockTimeoutError."""
         self.copy.partition.sync(deadline_ns)
+
+    def announce(self) -> None:
+        """Wake the processes that follow the decisions."""
+        self.copy.partition.notify()
+        self.copy.decided()
 
     def settle(self, end: int) -> None:
         """Show that all records below `end` count."""

@@ -330,7 +330,7 @@ class _Session:
         after = apply_all(view.state, records)
         self._require_majority(self._held, [view.state, after], undecided=True)
         self._each(lambda copy: copy.settle(batch.end))
-        self._each(lambda copy: copy.copy.partition.notify())
+        self._each(LockedCopy.announce)
         self.own = _Own(term, batch.end)
         return View(batch.end, term, after)
 

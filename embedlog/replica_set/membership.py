@@ -217,12 +217,13 @@ class CheckedSet(NamedTuple):
 def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -> CheckedSet:
     """Read and compare the given directories (QUORUM-1). Changes nothing.
 
-    A directory that is missing or cannot be read is away, not an error. Raises ReplicaSetError if one is given twice, if one is a
-    clone, and if they belong to different sets. One directory of a larger set is refused, too, unless it is opened `alone`.
+    A directory that is missing, damaged or cannot be read is away, not an error. Raises ReplicaSetError if one is given twice, if
+    one is a clone, and if they belong to different sets. One directory of a larger set is refused, too, unless it is opened
+    `alone`.
     """
     given = [Path(path) for path in paths]
     _check_doubles(given)
-    found = tuple(_found(path) for path in given)
+    found = tuple(found_in(path) for path in given)
     _check_clusters(found)
     _check_clones(found)
     known = [each.membership for each in found if each.membership is not None]
@@ -247,14 +248,13 @@ def check_alone(path: Path, membership: Membership) -> None:
         )
 
 
-def _found(path: Path) -> Found:
+def found_in(path: Path) -> Found:
+    """What a directory has of its identity and its members; a problem instead of an error."""
     try:
         if not files.is_directory(path):
             return Found(path)  # it can be made, if it is new
         return Found(path, read_meta(path), read(path))
     except EmbedlogError as problem:
-        if isinstance(problem, ForeignDirectoryError):
-            raise
         return Found(path, problem=problem)
 
 

@@ -2,8 +2,10 @@
 
 OPENDIRECTORY-1  a directory fails for this process on an error of its storage (REPLICA-18). Errors of the process itself, such as
     a lack of descriptors, are raised to the caller and change nothing
-OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s
+OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s, and is the
+    first one again after a minute without a failure
 OPENDIRECTORY-3  an error belongs to the directory that contains its path. An error without a path belongs to none
+OPENDIRECTORY-4  a directory that returns is another object; `changes` tells users of a directory that they must look again
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from uuid import UUID
 from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
+    DirectoryInUseError,
     DurabilityError,
     EmbedlogError,
+    ForeignDirectoryError,
     LockTimeoutError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -34,6 +38,18 @@ PAUSES_NS: Final = tuple(seconds * 1_000_000_000 for seconds in (1, 2, 4, 8, 16,
 STORAGE: Final = frozenset(
     {errno.EIO, errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR}
 )
+QUIET_NS: Final = 60_000_000_000  # without a failure, after which the pauses begin again
+
+
+class Words(Protocol):
+    """The topics words of the directories, which every decision changes."""
+
+    def version(self) -> int: ...
+    def followed(self, version: int) -> list[tuple[system.Page, int]]: ...
+
+
+class ReopenedError(EmbedlogError):
+    """The directory was opened again, and this object belongs to its earlier opening. Never leaves the package."""
 
 
 class Directory(Protocol):
@@ -43,6 +59,9 @@ class Directory(Protocol):
     def path(self) -> Path: ...
     def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
         """The open partition, as the state has it. Raises UnknownTopicOrPartitionError, StorageError."""
+
+    def was_made(self, topic_id: UUID, number: int) -> bool:
+        """Whether this opening has made the partition here."""
 
 
 @dataclass
@@ -57,6 +76,8 @@ class OpenDirectory:
     problem: str | None = None
     retry_ns: int = 0
     failures: int = 0
+    since_ms: int = 0  # the time of the failure
+    failed_ns: int = 0
 
     def usable(self, now_ns: int) -> bool:
         """Whether this process uses the directory now (OPENDIRECTORY-2)."""
@@ -66,9 +87,11 @@ class OpenDirectory:
 class OpenDirectories:
     """The directories of one open set by node. Threads: any."""
 
-    def __init__(self, members: Iterable[OpenDirectory]) -> None:
+    def __init__(self, members: Iterable[OpenDirectory], words: Words | None = None, *, read_only: bool = False) -> None:
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
+        self._words, self.read_only = words, read_only
+        self.changes = 0  # OPENDIRECTORY-4
 
     def __iter__(self) -> Iterator[OpenDirectory]:
         return iter(list(self._directories.values()))
@@ -78,9 +101,42 @@ class OpenDirectories:
         member = self._directories.get(node)
         return member if member is not None and member.usable(system.boot_ns()) else None
 
+    def count(self) -> int:
+        """The number of directories of the set."""
+        return len(self._directories)
+
+    def member(self, node: int) -> OpenDirectory | None:
+        """The directory of a node, usable or not."""
+        return self._directories.get(node)
+
+    def put(self, members: Iterable[OpenDirectory]) -> None:
+        """Use these directories instead of earlier ones of their nodes."""
+        with self._mutex:
+            self._directories = self._directories | {member.node: member for member in members}
+            self.changes += 1
+
+    def remove(self, node: int) -> None:
+        """Forget a directory that left the set."""
+        with self._mutex:
+            self._directories = {other: member for other, member in self._directories.items() if other != node}
+            self.changes += 1
+
     def slots(self) -> Mapping[int, int]:
         """The bit of each node in the ISR of control pages."""
         return {node: member.slot for node, member in self._directories.items()}
+
+    # ---- waits -----------------------------------------------------------------------------------
+
+    def version(self) -> int:
+        """A number that changes with each decision. Order: read it, then the decisions, then `wait` for a change."""
+        return self._words.version() if self._words is not None else 0
+
+    def wait(self, version: int, until_ns: int) -> None:
+        """Sleep until the next decision after `version`, at most until a time."""
+        if self._words is not None:
+            system.Waiter().wait((), False, self._words.followed(version), until_ns)
+        else:
+            threading.Event().wait(max(0, min(1_000_000, until_ns - system.boot_ns())) / 1e9)
 
     # ---- failures --------------------------------------------------------------------------------
 
@@ -90,7 +146,7 @@ class OpenDirectories:
         `missing`: a partition that is not there is a failure, because the decision log has its topic.
         """
         absent = missing and isinstance(problem, UnknownTopicOrPartitionError)
-        if not (_of_storage(problem) or absent) or problem.path is None:
+        if not (is_of_storage(problem) or absent) or problem.path is None:
             return None
         path = Path(problem.path)
         for node, member in self._directories.items():
@@ -99,20 +155,29 @@ class OpenDirectories:
         return None
 
     def fail(self, node: int, problem: EmbedlogError) -> None:
-        """Do not use a directory for a while (OPENDIRECTORY-2)."""
+        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening fails nothing."""
+        if isinstance(problem, ReopenedError):
+            return
         with self._mutex:
-            member = self._directories[node]
-            pause_ns = PAUSES_NS[min(member.failures, len(PAUSES_NS) - 1)]
-            member.problem, member.failures = str(problem), member.failures + 1
-            member.retry_ns = system.boot_ns() + pause_ns
+            member, now_ns = self._directories[node], system.boot_ns()
+            failures = 0 if now_ns - member.failed_ns > QUIET_NS else member.failures
+            if member.problem is None:
+                member.since_ms = system.wall_ms()
+            member.problem, member.failures, member.failed_ns = str(problem), failures + 1, now_ns
+            member.retry_ns = now_ns + PAUSES_NS[min(failures, len(PAUSES_NS) - 1)]
+            self.changes += 1
 
     def recovered(self, node: int) -> None:
-        """Use a directory again, after work in it succeeded."""
+        """Use a directory again."""
         with self._mutex:
             self._directories[node].problem = None
 
 
-def _of_storage(problem: EmbedlogError) -> bool:
+def is_of_storage(problem: EmbedlogError) -> bool:
+    """Whether an error belongs to the directory, and not to this process (OPENDIRECTORY-1)."""
     if isinstance(problem, StorageError):
-        return problem.errno in STORAGE
-    return isinstance(problem, (CorruptRecordError, DurabilityError, LockTimeoutError))
+        return problem.errno is None or problem.errno in STORAGE
+    return isinstance(
+        problem,
+        (CorruptRecordError, DirectoryInUseError, DurabilityError, ForeignDirectoryError, LockTimeoutError, ReopenedError),
+    )

@@ -8,6 +8,8 @@ PARTITIONREPLICAS-2  an append is committed when the high watermark has passed i
     epochs of the new leader show whether the append is in its log: if its epoch ended above the append, the append is there
 PARTITIONREPLICAS-3  an error of a directory changes the ISR or the leader. An error of the process is raised and changes nothing
 PARTITIONREPLICAS-4  each loop ends at its deadline, with the last problem in the message
+PARTITIONREPLICAS-5  without a majority a leader after an orderly close serves readers up to the checkpointed high watermark, and
+    `acks=1`. It commits nothing: a newer decision may be in the directories that are away
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from embedlog._native import replication, system
 from embedlog.errors import (
     EmbedlogError,
     LeaderNotAvailableError,
+    NotEnoughDirectoriesError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
 )
@@ -44,8 +47,9 @@ MakeEvent: TypeAlias = Callable[["State", int], Event]
 
 logger = logging.getLogger("embedlog")
 
-PAUSE_S: Final = 0.001  # between two looks at decisions of another process, which has no word to wait for yet
+LOOK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 COPY_BYTES: Final = 1 << 20
+UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
 LATEST: Final = 2**31 - 1
 
 
@@ -89,10 +93,16 @@ class PartitionReplicas:
         self.number = place[1]
         self.name = f"{topic}-{self.number}"
         self._joining = threading.Lock()
+        self._spread = -1  # the last high watermark that the followers got
 
     @property
     def topic_id(self) -> UUID:
         return self._place[0]
+
+    @property
+    def changes(self) -> int:
+        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
+        return self._directories.changes
 
     def deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
@@ -109,19 +119,44 @@ class PartitionReplicas:
 
     def leader(self, deadline_ns: int) -> Leader:
         """The replica that leads. Elects one if the present leader fails. Raises LeaderNotAvailableError."""
-        pause, reason = threading.Event(), ""
+        reason = ""
         while True:
+            version = self._directories.version()
             decided = self._decided(self._decisions.hint())
+            if self._directories.read_only:
+                return self._readable(decided)
             found = self._led(decided, deadline_ns)
             if found is not None:
                 return found
-            if self._is_present(decided):
-                pause.wait(PAUSE_S)  # the copy that was read is older than the page
-            else:
-                reason = self._elect(deadline_ns)
-                pause.wait(PAUSE_S if reason else 0)
-            if system.boot_ns() >= deadline_ns:
+            present = self._is_present(decided)  # if so, the copy that was read is older than the page
+            reason = "" if present else self._elect(deadline_ns)
+            now_ns = system.boot_ns()
+            if now_ns >= deadline_ns:
                 raise self._unavailable(decided, reason)
+            if present or reason:
+                self._directories.wait(version, min(deadline_ns, now_ns + LOOK_NS))
+
+    def _readable(self, decided: Decided) -> Leader:
+        """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""
+        found: list[tuple[bool, int, Leader]] = []
+        for node in decided.isr:
+            member = self._directories.get(node)
+            if member is None:
+                continue
+            try:
+                partition = self._partition(member)
+                now = partition.published()
+                found.append((node == decided.leader, now.high_watermark, Leader(node, partition, now.epoch)))
+            except EmbedlogError as problem:
+                self.blame(problem)
+        if not found:
+            raise self._unavailable(decided, "")
+        return max(found, key=lambda each: each[:2])[2]
+
+    def begin(self, deadline_ns: int) -> None:
+        """Give the replicas of a new partition their roles. A failure is left to its first user."""
+        with suppress(EmbedlogError):
+            self._led(self._decided(self._decisions.hint()), deadline_ns)
 
     def _decided(self, state: State) -> Decided:
         found = state.partitions.get(self._place)
@@ -168,7 +203,10 @@ class PartitionReplicas:
 
     def _install(self, deadline_ns: int) -> Leader | None:
         """Install the settled decision in the leader's page (PARTITIONREPLICAS-1, REPLICA-9)."""
-        state = self._decisions.settle(deadline_ns)
+        try:
+            state = self._decisions.settle(deadline_ns)
+        except NotEnoughDirectoriesError as problem:
+            return self._install_unsettled(problem, deadline_ns)
         decided = self._decided(state)
         member = self._directories.get(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
@@ -188,10 +226,26 @@ class PartitionReplicas:
         self._show(leader, replica.epoch_start, deadline_ns)
         return leader
 
+    def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
+        """Without a majority: let the leader that was read serve readers and `acks=1`, and commit nothing (PARTITIONREPLICAS-5).
+
+        Its page gets the partition epoch before that decision, so that a settled one replaces it.
+        """
+        decided = self._decided(self._decisions.hint())
+        member = self._directories.get(decided.leader)
+        if member is None or member.incarnation != decided.leader_incarnation:
+            return None
+        partition, every = self._partition(member), sum(1 << slot for slot in self._directories.slots().values())
+        wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED)
+        if partition.replica.lead(wanted, deadline_ns):
+            logger.warning("%s: node %d leads without a majority, and commits nothing: %s", self.name, decided.leader, problem)
+        now, replica = partition.replica.published()
+        return Leader(decided.leader, partition, now.epoch) if replica.role == replication.ROLE_LEADER else None
+
     def _show(self, leader: Leader, start: int, deadline_ns: int) -> None:
         """Bring the ISR to the start of the epoch, from which on the leader returns records (REPLICA-10)."""
-        with suppress(LeaderChanged, NotEnoughReplicasError):
-            self.commit(leader, start, deadline_ns)
+        with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
+            self.commit(leader, start, deadline_ns, patient=False)
 
     def _partition(self, member: OpenDirectory) -> Partition:
         if member.directory is None:
@@ -236,28 +290,36 @@ class PartitionReplicas:
         partition = self._partition(member)
         now, replica = partition.replica.published()
         # A page without a role was made from files. They are complete if nothing was written since an orderly close (REPLICA-11).
-        complete = replica.role != replication.ROLE_NONE or not files.exists(partition.path / file_names.DIRTY)
+        made = member.directory is not None and member.directory.was_made(*self._place) and now.log_end == 0
+        complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
         return Seen(found, member.incarnation, partition.epoch_end(LATEST)[0], now.log_end)
 
     # ---- the commit ------------------------------------------------------------------------------
 
-    def commit(self, leader: Leader, end: int, deadline_ns: int) -> int:
+    def commit(self, leader: Leader, end: int, deadline_ns: int, *, patient: bool = True) -> int:
         """Copy up to `end` to the ISR and raise the high watermark; it is at or above `end` then.
 
-        Raises LeaderChanged, NotEnoughReplicasAfterAppendError, LockTimeoutError.
+        If `patient`, it waits until the deadline for a majority that must decide. Raises LeaderChanged,
+        NotEnoughReplicasAfterAppendError, NotEnoughDirectoriesError unless `patient`.
         """
         while True:
+            version = self._directories.version()
             try:
                 high_watermark = self._commit_once(leader, end, deadline_ns)
+            except NotEnoughDirectoriesError as problem:
+                if not patient:
+                    raise
+                if system.boot_ns() >= deadline_ns:
+                    raise self._not_committed(leader, end) from problem
+                self._directories.wait(version, min(deadline_ns, system.boot_ns() + LOOK_NS))
+                continue
             except EmbedlogError as problem:
                 if isinstance(problem, NotEnoughReplicasError):
                     raise
-                node = self.blame(problem)
-                if node == leader.node:
+                if self.blame(problem) == leader.node:
                     raise LeaderChanged from problem
-                self.leave(leader, node, deadline_ns)
-                continue
+                continue  # the member is not usable any more, and leaves
             except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed
             if high_watermark >= end:
@@ -286,8 +348,12 @@ class PartitionReplicas:
     def _check_size(self, leader: Leader, end: int) -> None:
         _, replica = leader.partition.replica.published()
         if replica.decided_isr.bit_count() < replica.min_in_sync:
-            text = f"the records of {self.name} below {end} are in the leader's log, but not committed"
-            raise NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self._in_sync(replica))
+            raise self._not_committed(leader, end)
+
+    def _not_committed(self, leader: Leader, end: int) -> NotEnoughReplicasAfterAppendError:
+        _, replica = leader.partition.replica.published()
+        text = f"the records of {self.name} below {end} are in the leader's log, but not committed"
+        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self._in_sync(replica))
 
     def too_few(self, leader: Leader) -> NotEnoughReplicasError:
         """The error of an append that the leader refuses, because the decided ISR is too small."""
@@ -299,9 +365,12 @@ class PartitionReplicas:
     def _in_sync(self, replica: Replica) -> dict[str, Any]:
         """The facts of an error about the size of the ISR."""
         isr = tuple(node for node, slot in self._directories.slots().items() if replica.decided_isr >> slot & 1)
-        away = {node: self._reason(node) for node in self._decided(self._decisions.hint()).replicas if node not in isr}
+        state = self._decisions.hint()
+        decided = self._decided(state)
+        away = {node: self._reason(node) for node in decided.replicas if node not in isr or self._directories.get(node) is None}
+        required = replica.min_in_sync if replica.min_in_sync != UNSETTLED else state.required(decided)
         return {
-            "topic": self.topic, "partition": self.number, "isr": isr, "required": replica.min_in_sync, "away": away,
+            "topic": self.topic, "partition": self.number, "isr": isr, "required": required, "away": away,
             "retriable": True,
         }  # fmt: skip
 
@@ -315,11 +384,29 @@ class PartitionReplicas:
             now, replica = leader.partition.replica.published()
             if now.high_watermark < now.log_end and replica.decided_isr.bit_count() >= replica.min_in_sync:
                 self.commit(leader, now.log_end, deadline_ns)
+            self.spread(leader, deadline_ns)
             for node in decided.replicas:
                 if node not in decided.isr and self._directories.get(node) is not None:
                     self.join(leader, node, deadline_ns)
         except LeaderChanged:
             logger.debug("%s: the leader changed during its housekeeping", self.name)
+
+    def spread(self, leader: Leader, deadline_ns: int) -> None:
+        """Store the high watermark in the followers, if it has moved since the last time: they learn it one copy late."""
+        high_watermark = leader.partition.published().high_watermark
+        if high_watermark == self._spread:
+            return
+        for _, follower in self.in_sync(leader)[1:]:
+            with suppress(Fenced):
+                follower.replica.learn(leader.epoch, high_watermark, deadline_ns)
+        self._spread = high_watermark
+
+    def close(self, deadline_ns: int) -> None:
+        """Before the directories are left: the followers have the high watermark (REPLICA-19)."""
+        with suppress(EmbedlogError, LeaderChanged):
+            leader = self._led(self._decided(self._decisions.hint()), deadline_ns)
+            if leader is not None:
+                self.spread(leader, deadline_ns)
 
     def leave(self, leader: Leader, node: int, deadline_ns: int) -> None:
         """Remove a failed replica from the ISR: the decision first, then the page (REPLICA-5)."""

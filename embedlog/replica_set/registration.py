@@ -10,13 +10,14 @@ REGISTRATION-4  the file of members is updated after the decision; until then it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from embedlog.errors import NotEnoughDirectoriesError
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decision_log import DecisionLog, MakeEvent
 from embedlog.replica_set.membership import Member, Membership
@@ -24,6 +25,8 @@ from embedlog.replica_set.set_up import open_locks, renew
 from embedlog.replication.events import Add, Event, Found, Identity, Observed, Place, Register
 from embedlog.replication.state import State
 from embedlog.storage.identity import id_bytes, id_text
+
+logger = logging.getLogger("embedlog")
 
 Observe = Callable[[State], Mapping[Place, Observed]]
 
@@ -89,8 +92,16 @@ def register(
     steps = [_step(each, entered, observe) for each in sorted(entered, key=lambda each: each.membership.node)]
     state = log.decide_all(steps, deadline_ns).state
     for each in entered:
-        record(each.path, state, deadline_ns=deadline_ns, mode=mode)
+        note(each.path, state, deadline_ns=deadline_ns, mode=mode)
     return state
+
+
+def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> None:
+    """As `record`; a failure is logged. The next registration of the directory repeats it (REGISTRATION-4)."""
+    try:
+        record(directory, state, deadline_ns=deadline_ns, mode=mode)
+    except EmbedlogError as problem:
+        logger.warning("the members of the set are not recorded in %s: %s", directory, problem)
 
 
 def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> Membership | None:
@@ -115,7 +126,8 @@ def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEv
         generation = own.cluster_generation
         identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
         if own.node in state.nodes:
-            return Register(identity, found_state(each, state), offset, seen=observe(state))
+            found = found_state(each, state)
+            return Register(identity, found, offset, seen={} if found is Found.COMPLETE else observe(state))
         if not state.nodes:
             _check_complete(own, entered)
         return Add(identity, offset, own.own.voter, own.own.replicas)

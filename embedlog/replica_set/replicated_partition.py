@@ -11,6 +11,7 @@ REPLICATEDPARTITION-4  nothing is kept about a leader but its node and epoch; it
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +49,8 @@ class ReplicatedPartition:
         self.topic, self.number, self._config = replicas.topic, replicas.number, config
         self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
         self._leader: Leader | None = None
+        self._held = threading.local()
+        self._changes = -1  # of the directories, at the last look for the leader
 
     # ---- the leader ------------------------------------------------------------------------------
 
@@ -57,13 +60,14 @@ class ReplicatedPartition:
 
     def _led(self, deadline_ns: int) -> Leader:
         """The leader, if its page still shows the epoch; otherwise the next one."""
-        found = self._leader
-        if found is not None:
+        found, changes = self._leader, self._replicas.changes
+        if found is not None and changes == self._changes:
             try:
                 if found.partition.published().epoch == found.epoch:
                     return found
             except EmbedlogError as problem:
                 self._replicas.blame(problem)
+        self._changes, self._leader = changes, None
         self._leader = found = self._replicas.leader(deadline_ns)
         return found
 
@@ -75,8 +79,8 @@ class ReplicatedPartition:
             try:
                 return call(self._led(deadline_ns).partition)
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
-                self._leader = None
+                self._failed(problem)
+            self._check_deadline(deadline_ns)
 
     def check_open(self) -> None:
         """Raises ClosedError or ForkedError if the log is not open in this process."""
@@ -244,8 +248,7 @@ class ReplicatedPartition:
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
-                self._leader = None
+                self._failed(problem)
             self._check_deadline(until)
 
     def _check_deadline(self, until: int) -> None:
@@ -259,11 +262,14 @@ class ReplicatedPartition:
         """The append lock of the leader. On leaving it waits until everything in the log is committed (REPLICATEDPARTITION-3)."""
         self._check_open()
         until = self.deadline() if deadline_ns is None else deadline_ns
-        leader = self._led(until)
-        leader.partition.replica.require(leader.epoch, all_in_sync=True)
-        with leader.partition.exclusive(until) as held:
-            leader.partition.replica.check_leads(held, leader.epoch)
-            yield held
+        with contextlib.ExitStack() as stack:
+            leader, held = self._enter(stack, until)
+            self._held.leader = leader
+            try:
+                yield held
+            except NotLeader as changed:
+                self._leader = None
+                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed; nothing was written") from changed
             end = held.state.read_page().log_end
         try:
             self._replicas.commit(leader, end, until)
@@ -272,14 +278,36 @@ class ReplicatedPartition:
             if not committed_in(self._led(until), leader.epoch, end - 1):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
 
+    def _enter(self, stack: contextlib.ExitStack, until: int) -> tuple[Leader, LockedPartition]:
+        """Take the append lock of the leader; of the next one if its directory fails or the leader changes."""
+        while True:
+            leader = self._led(until)
+            try:
+                leader.partition.replica.require(leader.epoch, all_in_sync=True)
+                with contextlib.ExitStack() as entered:
+                    held = entered.enter_context(leader.partition.exclusive(until))
+                    leader.partition.replica.check_leads(held, leader.epoch)
+                    stack.push(entered.pop_all())
+                return leader, held
+            except NotLeader:
+                self._leader = None
+            except EmbedlogError as problem:
+                self._failed(problem)
+            self._check_deadline(until)
+
+    def _failed(self, problem: EmbedlogError) -> None:
+        """Look for the leader again after an error of its directory. Raises errors of this process."""
+        self._replicas.blame(problem)
+        self._leader = None
+
     def following_sequence(self, stamp: Stamp) -> int:
         """As `Partition.following_sequence`. REQUIRES `exclusive`."""
         return self._held_leader().following_sequence(stamp)
 
     def _held_leader(self) -> Partition:
-        if self._leader is None:
-            raise AssertionError("the append lock is not held")
-        return self._leader.partition
+        """The leader whose lock this thread holds: another thread may have seen the next one meanwhile."""
+        leader: Leader = self._held.leader
+        return leader.partition
 
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
         """As `Partition.append_held`. REQUIRES `exclusive`."""
@@ -307,8 +335,7 @@ class ReplicatedPartition:
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
-                self._replicas.blame(problem)
-                self._leader = None
+                self._failed(problem)
             self._check_deadline(until)
 
     def open_transactions(self) -> list[tuple[int, int, int]]:

@@ -4,6 +4,7 @@ SETDIRECTORY-1  the decision log has the topics; `embedlog.topics` of a director
 SETDIRECTORY-2  a partition's directory is made when it is first used here. A topic of another id with the same name is retired
     first
 SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
+SETDIRECTORY-4  a replica that this process has made is complete while it is empty, although it has no page of an orderly close
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class SetDirectory:
 
     def __init__(self, node: int, directory: LogDirectory) -> None:
         self.node, self.log_directory = node, directory
+        self._made: set[tuple[UUID, int]] = set()
 
     @property
     def path(self) -> Path:
@@ -45,8 +47,14 @@ class SetDirectory:
         self.log_directory.refresh_topics()
         topic = self.log_directory.registry.get(decided.name)
         if topic is None or not topic.finished or topic.id_bytes != topic_id.bytes or number not in topic.here:
+            known = topic.here if topic is not None and topic.id_bytes == topic_id.bytes else ()
             topic = self._bring(topic_of(state, topic_id, self.node))
+            self._made.update((topic_id, each) for each in topic.here if each not in known)
         return self.log_directory.partition_of(topic, number)
+
+    def was_made(self, topic_id: UUID, number: int) -> bool:
+        """Whether this opening has made the partition here, so that nothing of it was lost (SETDIRECTORY-4)."""
+        return (topic_id, number) in self._made
 
     def _bring(self, wanted: Topic) -> Topic:
         """Make the directories of a topic's partitions here (SETDIRECTORY-2)."""

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from embedlog._native import system
-from embedlog.errors import DirectoryInUseError, ReplicaSetError
+from embedlog.errors import DirectoryInUseError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.membership import CheckedSet, Found, Member, Membership
 from embedlog.storage import file_names, files, location, locks
 from embedlog.storage.identity import MetaProperties, new_id, write_meta
+
+BROKER_S: Final = 2  # an opening or closing process holds the lock exclusively for a shorter time
+PAUSE_S: Final = 0.005
+EXCLUSIVE: Final = 2  # as `system.lock_probe` returns it
 
 
 def prepare_set(
@@ -31,6 +37,7 @@ def prepare_set(
     """
     _check_paths(paths, racks)
     if (checked := members.check_set(paths)).is_registered:
+        _check_no_broker(paths)
         return checked
     for path in paths:
         location.enter(path, read_only=False, create=create, mode=mode)
@@ -87,8 +94,8 @@ def open_locks(paths: Iterable[Path], deadline_ns: int, mode: int) -> Iterator[N
 
 
 def _check_paths(paths: Sequence[Path], racks: Sequence[str | None] | None) -> None:
-    if not 0 < len(paths) <= members.MEMBERS_MAX:
-        raise ReplicaSetError("the number of directories of a set", expected=f"1 to {members.MEMBERS_MAX}", found=len(paths))
+    if not 0 < len(paths) <= system.DIRECTORIES_MAX:
+        raise ReplicaSetError("the number of directories of a set", expected=f"1 to {system.DIRECTORIES_MAX}", found=len(paths))
     if racks is not None and len(racks) != len(paths):
         raise ReplicaSetError("racks", expected=f"one for each of {len(paths)} directories", found=len(racks))
     for path in paths:
@@ -160,10 +167,25 @@ def _assigned(found: Sequence[Found], planned: Sequence[Member]) -> list[Member]
     return [member or replace(next(free), path=os.fspath(each.path)) for each, member in zip(found, chosen, strict=True)]
 
 
+def _check_no_broker(paths: Iterable[Path]) -> None:
+    """Raises DirectoryInUseError, before any directory is changed, if a broker holds one of them."""
+    deadline_ns = files.deadline_after(BROKER_S)
+    for path in paths:
+        lock = path / file_names.BROKER_LOCK
+        with contextlib.suppress(StorageError):  # its opening shows the problem
+            while _probed(lock) == EXCLUSIVE:
+                if system.boot_ns() >= deadline_ns:
+                    raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=lock)
+                time.sleep(PAUSE_S)
+
+
+def _probed(lock: Path) -> int:
+    if not files.exists(lock):
+        return 0
+    with files.opened(lock) as fd:
+        return system.lock_probe(fd)
+
+
 def _is_used(directory: Path) -> bool:
     """Whether a process holds `.lock`. REQUIRES the open lock."""
-    path = directory / file_names.BROKER_LOCK
-    if not files.exists(path):
-        return False
-    with files.opened(path) as fd:
-        return system.lock_probe(fd) > 0
+    return _probed(directory / file_names.BROKER_LOCK) > 0

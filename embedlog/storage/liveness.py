@@ -176,17 +176,27 @@ class Liveness:
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         """Probe any slot once. Raises StorageError."""
+        found = self._read(process_slot)
+        return _GONE if found is None else _state_of(process_slot, *found)
+
+    def known_state(self, process_slot: ProcessSlot) -> SlotState | None:
+        """As `slot_state`; None if the file does not show the nonce of this slot."""
+        found = self._read(process_slot)
+        return None if found is None or found[1] != process_slot.nonce else _state_of(process_slot, *found)
+
+    def _read(self, process_slot: ProcessSlot) -> tuple[bool, int, int, bool] | None:
+        """Whether the slot is locked; nonce, heartbeat and `left` of its entry. None without a file."""
         with self._mutex:
             fd = self._probe_fd_locked()
             if fd < 0:
-                return _GONE
+                return None
             code, entry = system.read_slot(
                 fd, _LOCKS_AT + process_slot.slot, process_slot.slot * SLOT_BYTES, self._entry_lock_of(process_slot.slot)
             )
         if code < 0:
             raise StorageError("cannot read a process slot", errno=system.errno_of(code) or None, path=self.path)
         nonce, heartbeat, left, _ = system.SLOT_ENTRY.unpack(entry)
-        return _state_of(process_slot, code > 0, nonce, heartbeat, left != 0)
+        return code > 0, nonce, heartbeat, left != 0
 
     # ---- internals ---------------------------------------------------------------------------------
 

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import embedlog
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
-from embedlog.engine import Engine
-from embedlog.format.encoder import encode_records
-from embedlog.log_directory import LogDirectory, followed, topics_version
-from embedlog.partition.partition import Partition
-from embedlog.storage import files
+from embedlog.replica import ReplicatedEngine
 from tests.faults.harness.processes import until
+from tests.support.stamped_batches import run_of
 
 Watched = list[tuple[system.Page, int]]
 MANY = 200  # tails: more than futex_waitv takes words
@@ -173,24 +171,17 @@ def test_no_publication_in_any_directory_is_slept_through(
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Engine]:
+def three(tmp_path: Path) -> Iterator[ReplicatedEngine]:
     """An open log of three directories, each with a topic of its own."""
     config = LogConfig(housekeeping=False)
-    engine = Engine([tmp_path / name for name in "abc"], read_only=False, create=True, config=config)
+    engine = ReplicatedEngine([tmp_path / name for name in "abc"], read_only=False, create=True, config=config)
     try:
         yield engine
     finally:
         engine.close()
 
 
-def partition_in(directory: LogDirectory, name: str) -> Partition:
-    directory.topic_changes.make_internal(name, 1, {})
-    found = directory.partition_of(directory.registry.live(name), 0)
-    found.open()
-    return found
-
-
-def test_the_topics_of_several_directories_have_one_version(three: Engine, rng: random.Random) -> None:
+def test_the_topics_of_several_directories_have_one_version(three: ReplicatedEngine, rng: random.Random) -> None:
     pages = [directory.context.directory_page for directory in three.directories]
     for _ in range(100):
         before = three.topics_version()
@@ -200,25 +191,30 @@ def test_the_topics_of_several_directories_have_one_version(three: Engine, rng: 
         now = three.topics_version()
         assert now != before
         assert now & 1 == any(each.topics() & 1 for each in pages if each is not None)
-        assert followed(three.directories, now) == [(each, each.topics()) for each in pages if each is not None]
-        assert three.topics_version() == topics_version(three.directories) == now
-    assert [seen for _, seen in followed(three.directories, system.NOT_FOLLOWED)] == [system.NOT_FOLLOWED] * 3
+        assert three.set.members.followed(now) == [(each, each.topics()) for each in pages if each is not None]
+        assert three.topics_version() == now
+        page.touch_topics()
+        assert three.topics_version() != now
+        assert (three.topics_version() ^ now) & 1 == 0, "a decision neither begins nor ends a change of topics"
+    assert [seen for _, seen in three.set.members.followed(system.NOT_FOLLOWED)] == [system.NOT_FOLLOWED] * 3
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_an_engine_waits_for_records_and_topics_of_all_its_directories(three: Engine, number: int) -> None:
-    partitions = [partition_in(directory, "t") for directory in three.directories]
-    tails, version, found = [(each, 0) for each in partitions], three.topics_version(), []
+def test_an_engine_waits_for_records_and_topics_of_all_its_directories(tmp_path: Path, number: int) -> None:
+    with embedlog.open([tmp_path / name for name in "abc"], housekeeping=False) as log:
+        log.create_topic("t", assignment={0: [1], 1: [2], 2: [3]})
+        engine = log._engine
+        partitions = [engine.partition("t", each) for each in range(3)]
+        tails, version, found = [(each, 0) for each in partitions], engine.topics_version(), []
 
-    def wait() -> None:
-        found.append(three.wait(tails, LONG_NS / 1e9, wait, topics=version))
+        def wait() -> None:
+            found.append(engine.wait(tails, LONG_NS / 1e9, wait, topics=version))
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    with partitions[number].exclusive(files.deadline_after(60)):
-        partitions[number].append_held(encode_records([(b"k", b"v")], system.wall_ms()))
-    thread.join()
-    assert found == [True]
-    partition_in(three.directories[number], "another")
-    tails = [(each, each.bounds().log_end) for each in partitions]
-    assert not three.wait(tails, LONG_NS / 1e9, wait, topics=version)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        partitions[number].append(run_of(b"value"))
+        thread.join()
+        assert found == [True]
+        log.create_topic("another", assignment={0: [number + 1]})
+        ends = [(each, each.bounds().log_end) for each in partitions]
+        assert not engine.wait(ends, LONG_NS / 1e9, wait, topics=version), "a decision ends the wait"

@@ -74,6 +74,9 @@ class Disk:
         self.check()
         return cast("Partition", Breakable(self, self.log._engine.partition("t", number)))
 
+    def was_made(self, topic_id: UUID, number: int) -> bool:
+        return False
+
 
 class Breakable:
     """A partition, or its replica, that fails with its disk."""

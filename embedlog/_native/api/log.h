@@ -114,6 +114,8 @@ int32_t el_directory_init(uint8_t *page, const el_identity *identity);
 int64_t el_topics(const uint8_t *directory);
 /* Changes the topics word and wakes its waiters: before a change (`done` 0) and after it. REQUIRES: the directory lock. */
 int32_t el_topics_move(uint8_t *directory, int32_t done);
+/* Changes the word and wakes its waiters; whether topics are being changed stays as it was. Needs no lock. */
+int32_t el_topics_touch(uint8_t *directory);
 
 /* ---- appending ---------------------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@ typedef struct {
     uint8_t *page;
     int64_t topics;                  /* the topics word that the caller has processed; another value ends the wait; -1: ignored */
 } el_watched_directory;
-enum el_wait_limits { EL_NOTICES_MAX = 4, EL_DIRECTORIES_MAX = 8 };
+enum el_wait_limits { EL_NOTICES_MAX = 4, EL_DIRECTORIES_MAX = 60 };
 /* Sleeps until a page publishes more than its tail's offset or changes its generation. A notice word that differs from `seen`, a `wake`
  * other than 0, and the deadline also end the sleep. Returns the index of a ready tail, `count` for any other wake (also a spurious one),
  * -(1000 + ETIMEDOUT).

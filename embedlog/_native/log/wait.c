@@ -153,14 +153,20 @@ int64_t el_topics(const uint8_t *directory) {
     return word;
 }
 
-int32_t el_topics_move(uint8_t *directory, int32_t done) {
+/* `by` is added to an even and to an odd word. Decisions of a set change the word without the directory lock, hence the atomic addition. */
+static int32_t move(uint8_t *directory, uint32_t by_even, uint32_t by_odd) {
     _Atomic uint32_t *word = &as_page(directory)->lock_word;
     el_page_enter(directory, 1);
     uint32_t now = atomic_load(word);
-    atomic_store(word, done ? now + 1 + (now & 1 ? 0 : 1) : now + 1 + (now & 1));
+    while (!atomic_compare_exchange_weak(word, &now, now + (now & 1 ? by_odd : by_even)))
+        ;
     el_futex_wake(word, INT32_MAX);
     return el_page_leave(directory, 1);
 }
+
+int32_t el_topics_move(uint8_t *directory, int32_t done) { return done ? move(directory, 2, 1) : move(directory, 1, 2); }
+
+int32_t el_topics_touch(uint8_t *directory) { return move(directory, 2, 2); }
 
 int32_t el_wake(uint32_t *wake) {
     _Atomic uint32_t *word = (_Atomic uint32_t *)wake;

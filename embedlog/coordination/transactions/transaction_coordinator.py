@@ -60,10 +60,11 @@ Event = Callable[[Transaction | None], Transaction | Refusal | None]
 class Transactions:
     """The transactions of one open log. Threads: any."""
 
-    def __init__(self, host: TransactionHost) -> None:
+    def __init__(self, host: TransactionHost, liveness: Liveness | None = None) -> None:
+        """`liveness`: the process slots, if they are not those of `host.path`."""
         config = host.config
         self.host = host
-        self.liveness = Liveness(host.path, config.file_mode, config.shared == "locks")
+        self.liveness = liveness or Liveness(host.path, config.file_mode, config.shared == "locks")
         self.topic: InternalTopic[Entries] = InternalTopic(
             host,
             STATE_TOPIC,

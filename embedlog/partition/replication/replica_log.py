@@ -14,10 +14,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from embedlog._native import replication, system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
 from embedlog._native.system import Published
 from embedlog.errors import LockTimeoutError, StorageError
+from embedlog.format.record_columns import BATCH
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
@@ -51,7 +54,9 @@ class ReplicaLog:
 
     def published(self) -> tuple[Published, Replica]:
         """The published tuple and the replica state of one publication, without a lock. Raises StorageError."""
-        self._state.published()  # maps the page again if it was replaced
+        now = self._state.published()  # maps the page again if it was replaced
+        if self._state.page_file is None:
+            return now, Replica()  # of a reader, without a process that writes
         found = replication.read(self._state.page)
         if found is None:
             raise StorageError("the control page is damaged", path=self._state.path / file_names.PAGE)
@@ -84,7 +89,7 @@ class ReplicaLog:
         """Install a decision by which this replica leads; False if the page shows it, or a later one (REPLICA-9)."""
         with self.exclusive(deadline_ns) as held:
             now, replica = held.now, held.replica
-            known = (now.epoch, replica.partition_epoch) if replica.role != ROLE_NONE else (now.epoch, -1)
+            known = (now.epoch, replica.partition_epoch) if replica.role != ROLE_NONE else (now.epoch, -2)
             if (decision.epoch, decision.partition_epoch) <= known or decision.epoch < now.epoch:
                 return False
             if replica.role == ROLE_FOLLOWER and decision.epoch == now.epoch:
@@ -193,6 +198,17 @@ class ReplicaLog:
             raise Fenced
         self._syncer.flush_if_due(now.log_end, now.log_end - self._state.durable_offset, 0, until)
         return now.log_end
+
+    def learn(self, epoch: int, high_watermark: int, deadline_ns: int | None = None) -> None:
+        """Take the leader's high watermark without records. Raises Fenced."""
+        fenced = False
+        with self.exclusive(deadline_ns) as held:
+            follows = held.replica.role == ROLE_FOLLOWER and held.now.epoch == epoch
+            fenced = held.now.epoch > epoch
+            if follows and held.now.high_watermark < high_watermark:
+                held.take(b"", np.empty(0, BATCH), Leading(high_watermark, epoch, gaps_allowed=True))
+        if fenced:
+            raise Fenced
 
     # ---- the commit ------------------------------------------------------------------------------
 

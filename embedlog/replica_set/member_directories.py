@@ -1,0 +1,124 @@
+"""This module opens the member directories of a set in this process, and classifies the errors of their opening.
+
+MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and changes nothing for the others. Errors of this
+    process and of the structure of the set are raised
+MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member: an empty directory in its place, or
+    another one, is away (SETMEMBER-4)
+MEMBERDIRECTORY-3  a failed opening leaves no lock and no descriptor
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError, StorageError
+from embedlog.replica_set import membership as members
+from embedlog.replica_set import registration
+from embedlog.replica_set.copies import Copy
+from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
+from embedlog.replica_set.registration import Entered, Opening
+from embedlog.replica_set.set_directory import SetDirectory
+from embedlog.storage.identity import read_clean_mark
+
+if TYPE_CHECKING:
+    from embedlog.log_directory import LogDirectory
+    from embedlog.replica_set.membership import Found, Member, Membership
+
+MakeDirectory: TypeAlias = Callable[[Path], "LogDirectory"]
+
+
+class Opened(NamedTuple):
+    """A member directory that this process has opened, with its copy of the decision log."""
+
+    entered: Entered
+    directory: SetDirectory
+    copy: Copy
+
+    @property
+    def node(self) -> int:
+        return self.directory.node
+
+    @property
+    def path(self) -> Path:
+        return self.entered.path
+
+
+def is_away(problem: EmbedlogError) -> bool:
+    """Whether a directory with this error at its opening is away (MEMBERDIRECTORY-1)."""
+    return is_of_storage(problem) and not isinstance(problem, DirectoryInUseError)
+
+
+def present(found: Found, expected: Member | None = None) -> Membership:
+    """The members that a found directory has recorded. Raises the reason for which it is away (MEMBERDIRECTORY-2)."""
+    if found.problem is not None:
+        raise found.problem
+    if found.membership is None:
+        what = "there is no directory" if found.meta is None else "the file of the members is missing"
+        raise StorageError(f"{what} of the set: its disk may be absent", errno=errno.ENOENT, path=found.path)
+    own = found.membership.own
+    if expected is not None and (own.node, own.directory_id) != (expected.node, expected.directory_id):
+        raise ReplicaSetError(
+            "another directory is in the place of a member", path=found.path,
+            expected=f"node {expected.node}, directory id {expected.directory_id}",
+            found=f"node {own.node}, directory id {own.directory_id}", paths=[str(found.path)],
+        )  # fmt: skip
+    return found.membership
+
+
+def enter(make: MakeDirectory, path: Path) -> Opened:
+    """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors of `LogDirectory.enter`."""
+    log_directory = make(path)
+    entered: list[Entered] = []
+    _note(log_directory, entered)
+    with contextlib.ExitStack() as undo:
+        undo.callback(log_directory.release)
+        log_directory.enter()
+        undo.callback(log_directory.close)
+        if not entered:
+            raise StorageError("the file of the members disappeared", errno=errno.ENOENT, path=path)
+        own = entered[0].membership
+        log_directory.context.node_slot = 0  # it belongs to a set; the registration names the slot
+        registered = own.registration_id == own.registered_id
+        log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
+        directory = SetDirectory(own.node, log_directory)
+        copy = Copy(own.node, directory.decision_log(), log_directory.config.file_mode, log_directory.touch)
+        undo.pop_all()
+    return Opened(entered[0], directory, copy)
+
+
+def _note(directory: LogDirectory, entered: list[Entered]) -> None:
+    """Set the steps of the opening that REGISTRATION-1 needs."""
+    marks: list[int] = []
+
+    def beginning() -> None:
+        marks.append(epoch if (epoch := read_clean_mark(directory.path)) is not None else -1)
+
+    def preparing(first: bool) -> None:
+        if directory.read_only:
+            found = members.read(directory.path)
+            result = None if found is None else Entered(directory.path, found, found.registration_id)
+        else:
+            opened = directory.directory
+            opening = Opening(directory.path, first, opened.clean, marks[-1] if marks else -1, opened.foreign)
+            result = registration.enter(opening, directory.config.file_mode)
+        if result is not None:
+            entered.append(result)
+
+    directory.directory.beginning, directory.preparing = beginning, preparing
+
+
+def leave_earlier(directory: LogDirectory) -> None:
+    """Give back an earlier opening of a directory that is opened again; its objects raise ReopenedError from now on."""
+
+    def check_open() -> None:
+        raise ReopenedError("the directory was opened again", path=directory.path)
+
+    directory.check_open = directory.context.check_open = check_open
+    with contextlib.suppress(EmbedlogError):
+        directory.close()
+    with contextlib.suppress(EmbedlogError):
+        directory.release()

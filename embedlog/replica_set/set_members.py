@@ -1,0 +1,345 @@
+"""This module holds the directories of a set that this process has opened: their opening, registration, failure and return.
+
+SETMEMBERS-1  a directory is entered before its copy of the decision log is used; all of them are registered by one decision
+SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered: a directory
+    whose registration id is not the registered one leads nothing and joins no ISR, until a later registration succeeds
+SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12)
+SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
+    this process, it continues; otherwise it is opened and registered again, and its earlier objects end
+SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
+SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. This needs all
+    opened directories at their recorded paths: a copy of the whole set must not use directories of the first one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
+from embedlog.replica_set import member_directories, registration
+from embedlog.replica_set import membership as members
+from embedlog.replica_set.decision_log import DecisionLog
+from embedlog.replica_set.member_directories import MakeDirectory, Opened
+from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
+from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.storage import file_names, files, locks
+from embedlog.storage.identity import id_text
+
+if TYPE_CHECKING:
+    from embedlog.config.topic import LogConfig
+    from embedlog.log_directory import LogDirectory
+    from embedlog.replica_set.membership import CheckedSet, Member
+    from embedlog.replication.events import Observed, Place
+    from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
+
+WORD_BITS: Final = 32  # of the topics word in a control page
+REGISTER_S: Final = 1  # between two tries to register directories without a majority
+
+
+class SetMembers:
+    """The directories of one open set. Threads: any; one opens or registers at a time."""
+
+    decisions: DecisionLog  # this and the next one after `open`
+    directories: OpenDirectories
+
+    def __init__(self, make: MakeDirectory, config: LogConfig, *, read_only: bool) -> None:
+        self._make, self._config, self._read_only = make, config, read_only
+        self._opened: dict[int, Opened] = {}
+        self._away: dict[str, str] = {}  # the reason by path
+        self._unregistered: set[int] = set()
+        self._retry_ns = 0
+        self._state: State | None = None  # of the last look
+        self._mutex = threading.RLock()
+        self.changed: Callable[[list[LogDirectory]], None] = lambda directories: None
+
+    # ---- open ------------------------------------------------------------------------------------
+
+    def open(self, checked: CheckedSet) -> None:
+        """Open the given directories, those that answer, and register them.
+
+        Raises NotEnoughDirectoriesError for a new set without all its members, ReplicaSetError, and the errors of one directory
+        that are no failure of its storage.
+        """
+        problems: list[EmbedlogError] = []
+        for found in checked.found:
+            try:
+                member_directories.present(found)
+                self._take(member_directories.enter(self._make, found.path))
+            except EmbedlogError as problem:
+                if not member_directories.is_away(problem):
+                    raise
+                problems.append(problem)
+                self._note_away(found.path, problem)
+        if checked.membership is None or not self._opened:
+            raise problems[0] if problems else ReplicaSetError("the directories belong to no set")
+        self._open_recorded(checked.membership.members, {str(found.path) for found in checked.found})
+        self._begin(checked)
+
+    def _take(self, opened: Opened) -> None:
+        self._opened[opened.node] = opened
+
+    def _note_away(self, path: Path, problem: EmbedlogError) -> None:
+        self._away[str(path)] = str(problem)
+        logger.warning("the directory %s of the set is away: %s", path, problem)
+
+    def _open_recorded(self, planned: Sequence[Member], given: set[str]) -> None:
+        """Open the members that were not given (SETMEMBERS-6)."""
+        moved = any(str(each.path) != each.entered.membership.own.path for each in self._opened.values())
+        for member in () if moved else planned:
+            if member.node not in self._opened and member.path not in given:
+                try:
+                    member_directories.present(members.found_in(Path(member.path)), member)
+                    self._take(member_directories.enter(self._make, Path(member.path)))
+                    logger.info("the set has the directory %s, too: it is opened", member.path)
+                except EmbedlogError as problem:
+                    self._note_away(Path(member.path), problem)
+
+    def _begin(self, checked: CheckedSet) -> None:
+        known = checked.membership
+        if known is None:
+            raise AssertionError("the set has no members")
+        voters = [member.node for member in known.members if member.voter]
+        self.decisions = DecisionLog(known.cluster_id, voters, lock_timeout_ms=self._config.lock_timeout_ms)
+        for opened in self._opened.values():
+            self.decisions.attach(opened.copy)
+        state = self.decisions.hint()
+        self.directories = OpenDirectories(self._all(state), self, read_only=self._read_only)
+        if self._read_only:
+            self._adopt(state)
+            return
+        self._unregistered = set(self._opened)
+        try:
+            self._register(self._deadline())
+        except NotEnoughDirectoriesError as problem:
+            if not state.nodes:
+                raise
+            self._adopt(state)
+            logger.warning("without a majority the set is open for reading, and for acks=1 at its leaders here: %s", problem)
+        self._state = self.decisions.hint()
+
+    def _all(self, state: State) -> list[OpenDirectory]:
+        """All directories of the set; those that this process has not opened are away."""
+        found = [self._usable(opened, state) for opened in self._opened.values()]
+        away = [each for node, each in state.nodes.items() if node not in self._opened]
+        now_ms = system.wall_ms()
+        return found + [
+            OpenDirectory(
+                each.node, each.slot, each.incarnation, False, None, self._away.get(each.path, "not opened"), since_ms=now_ms
+            )
+            for each in away
+        ]
+
+    def _usable(self, opened: Opened, state: State) -> OpenDirectory:
+        own, registered = opened.entered.membership, state.nodes.get(opened.node)
+        slot = registered.slot if registered is not None else 0
+        known = registered is not None and registered.incarnation == own.registration_id
+        return OpenDirectory(opened.node, slot, own.registration_id, known, opened.directory)
+
+    def _adopt(self, state: State) -> None:
+        """Use the registered slots and broker epochs, and show the open directories to the engine."""
+        for node, opened in self._opened.items():
+            registered = state.nodes.get(node)
+            if registered is not None:
+                opened.directory.log_directory.context.node_slot = registered.slot
+                if registered.incarnation == opened.entered.membership.registration_id:
+                    opened.directory.log_directory.directory.broker_epoch = registered.broker_epoch
+        self.changed(self.log_directories())
+
+    def log_directories(self) -> list[LogDirectory]:
+        """The open directories, by node."""
+        return [self._opened[node].directory.log_directory for node in sorted(self._opened)]
+
+    def opened(self) -> list[Opened]:
+        """The open directories, by node."""
+        return [self._opened[node] for node in sorted(self._opened)]
+
+    def failure(self, directory: LogDirectory) -> str | None:
+        """The reason for which an open directory is not used now."""
+        for opened in self.opened():
+            if opened.directory.log_directory is directory:
+                member = self.directories.member(opened.node)
+                return member.problem if member is not None else None
+        return None
+
+    def usable_paths(self) -> tuple[list[Path], bool]:
+        """The paths of the directories that are usable now, by node, and whether others are away."""
+        now_ns = system.boot_ns()
+        usable = [each for each in self.directories if each.usable(now_ns) and each.problem is None]
+        every = sorted(usable, key=lambda each: each.node)
+        return [each.directory.path for each in every if each.directory is not None], len(usable) < self.directories.count()
+
+    # ---- the words of the directories ------------------------------------------------------------
+
+    def version(self) -> int:
+        """A number that changes with each decision and with the topics in any directory; odd during such a change.
+
+        It contains the topics word of every directory, for `followed`.
+        """
+        joined = odd = 0
+        for at, page in enumerate(self._pages()):
+            word = page.topics()
+            joined, odd = joined | word << (WORD_BITS * at), odd | word & 1
+        return joined << 1 | odd
+
+    def followed(self, version: int) -> list[tuple[system.Page, int]]:
+        """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
+        mask = (1 << WORD_BITS) - 1
+        return [
+            (page, system.NOT_FOLLOWED if version < 0 else version >> (1 + WORD_BITS * at) & mask)
+            for at, page in enumerate(self._pages())
+        ]
+
+    def _pages(self) -> list[system.Page]:
+        pages = [each.directory.log_directory.context.directory_page for each in self.opened()]
+        return [page for page in pages if page is not None and not page.closed]
+
+    def release(self) -> None:
+        """After a failed opening of the set: close the directories in order, so that they are as before."""
+        for opened in self._opened.values():
+            directory = opened.directory.log_directory
+            with contextlib.suppress(EmbedlogError):
+                directory.leave()
+            directory.close()
+            directory.release()
+
+    def _deadline(self) -> int:
+        return files.deadline_after(self._config.lock_timeout_ms / 1000)
+
+    # ---- registration ----------------------------------------------------------------------------
+
+    def _register(self, deadline_ns: int) -> None:
+        """Register what is not registered, by one decision (SETMEMBERS-1). Raises NotEnoughDirectoriesError, ReplicaSetError."""
+        entered = [self._opened[node].entered for node in sorted(self._unregistered)]
+        state = registration.register(
+            self.decisions, entered, observe=self.observed, deadline_ns=deadline_ns, mode=self._config.file_mode
+        )
+        nodes, self._unregistered = self._unregistered, set()
+        present = {each.node for each in self.directories}
+        unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
+        self.directories.put(unknown)
+        self._adopt(state)
+
+    def observed(self, state: State) -> Mapping[Place, Observed]:
+        """The replicas of all partitions that this process reaches."""
+        return {
+            place: PartitionReplicas(self.directories, self.decisions, place, state.topics[place[0]].name).observed(each)
+            for place, each in state.partitions.items()
+        }
+
+    # ---- directories that return -----------------------------------------------------------------
+
+    def tend(self, *, by_hand: bool = False) -> None:
+        """Try failed directories again, and register what is not registered. Nothing is read if all directories are in order.
+
+        `by_hand`: without waiting for the end of the pauses.
+        """
+        if self._read_only:
+            return
+        state, now_ns = self.decisions.hint(), system.boot_ns()
+        failed = [each for each in self.directories if each.problem is not None]
+        if state is self._state and not failed and not self._unregistered:
+            return
+        with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
+            self._follow(state)
+            for each in list(self.directories):
+                registered = state.nodes.get(each.node)
+                due = each.problem is not None and (by_hand or now_ns >= each.retry_ns)
+                replaced = registered is not None and registered.incarnation != each.incarnation
+                if due or (replaced and each.node not in self._unregistered and each.problem is None):
+                    self._retry(each, state, replaced=replaced)
+            if self._unregistered and (by_hand or now_ns >= self._retry_ns):
+                self._register_again()
+            self._state = state if not self._unregistered else None
+
+    def _follow(self, state: State) -> None:
+        """Add the directories that other processes have added to the set, and forget those that have left it."""
+        known = {each.node for each in self.directories}
+        self.directories.put([each for each in self._all(state) if each.node not in known and each.directory is None])
+        for node in known - set(state.nodes) if state.nodes else ():
+            self.forget(node)
+
+    def forget(self, node: int) -> None:
+        """End the use of a directory that left the set."""
+        self.directories.remove(node)
+        self.decisions.detach(node)
+        self._unregistered.discard(node)
+        opened = self._opened.pop(node, None)
+        if opened is not None:
+            self.changed(self.log_directories())
+            directory = opened.directory.log_directory
+            with contextlib.suppress(EmbedlogError):
+                directory.leave()
+            member_directories.leave_earlier(directory)
+
+    def _register_again(self) -> None:
+        try:
+            self._register(self._deadline())
+        except EmbedlogError as problem:
+            self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
+            logger.info("directories are not registered yet: %s", problem)
+
+    def _retry(self, member: OpenDirectory, state: State, *, replaced: bool) -> None:
+        """Use a failed directory again, if it is the same as before; otherwise open it again (SETMEMBERS-4)."""
+        opened = self._opened.get(member.node)
+        try:
+            if opened is not None and not replaced and self._is_unchanged(opened):
+                self.directories.recovered(member.node)
+                return
+            path = opened.path if opened is not None else Path(state.nodes[member.node].path)
+            self._reopen(member.node, path, state)
+        except EmbedlogError as problem:
+            self.directories.fail(member.node, problem)
+            logger.debug("the directory of node %d is still away: %s", member.node, problem)
+
+    def _reopen(self, node: int, path: Path, state: State) -> None:
+        found, registered = members.found_in(path), state.nodes[node]
+        own = member_directories.present(found).own
+        if (own.node, own.directory_id) != (node, id_text(registered.directory.bytes)):
+            raise StorageError("another directory is in the place of a member", path=path, expected=node, found=own.node)
+        earlier = self._opened.pop(node, None)
+        self.decisions.detach(node)
+        if earlier is not None:
+            member_directories.leave_earlier(earlier.directory.log_directory)
+        try:
+            opened = member_directories.enter(self._make, path)
+        except BaseException:
+            known = self.directories.member(node)
+            if known is not None:
+                known.directory = None
+            self.changed(self.log_directories())
+            raise
+        self._take(opened)
+        self.decisions.attach(opened.copy)
+        self._unregistered.add(node)
+        self.directories.put([self._usable(opened, state)])
+        self._adopt(state)
+        logger.warning("the directory %s of node %d is back", path, node)
+        self._register_again()
+
+    def _is_unchanged(self, opened: Opened) -> bool:
+        """Whether lock file, control page and registration id are those that this process uses. Raises StorageError."""
+        directory = opened.directory.log_directory.directory
+        own = member_directories.present(members.found_in(opened.path))
+        if own.registration_id != opened.entered.membership.registration_id or not directory.holds_lock():
+            return False
+        page = directory.page
+        return page is not None and page.alive() and _is_mapped(page, opened.path / file_names.CONTROL)
+
+
+def _is_mapped(page: system.Page, path: Path) -> bool:
+    """Whether a store into the page reaches the file with this name: after a new mount the numbers of the file may be equal."""
+    page.move_topics(True)
+    with files.opened(path, files.READ) as fd:
+        now = system.Page(fd, False, page.locked)
+    try:
+        return now.incarnation() == page.incarnation() and now.topics() == page.topics()
+    finally:
+        now.close()

@@ -1,0 +1,90 @@
+"""Process slots of a set of directories, any of which may fail.
+
+SETLIVENESS-1  a slot begins in the first directory that is usable then, and stays there. Another process may use another first
+    directory, so a slot is looked for in all of them; the nonce identifies it
+SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directory is away: then it counts as held, without a
+    heartbeat. Session and transaction timeouts end such a holder
+SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in it
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedlog.errors import StorageError
+from embedlog.storage.liveness import Lease, Liveness, SlotState
+
+if TYPE_CHECKING:
+    from embedlog.format.process_slot import ProcessSlot
+
+_UNKNOWN = SlotState(True)
+
+
+class SetLiveness(Liveness):
+    """The process slots of a set for one open log. Threads: any."""
+
+    def __init__(
+        self, directories: Callable[[], tuple[Sequence[Path], bool]], home: Path, mode: int = 0o666, locked: bool = False
+    ) -> None:
+        """`directories`: those that are usable now, and whether others are away. `home` is the first one now, for messages."""
+        super().__init__(home, mode, locked)
+        self._directories, self._locked = directories, locked
+        self._each: dict[Path, Liveness] = {}
+        self._choosing = threading.Lock()
+
+    def _in(self, directory: Path) -> Liveness:
+        with self._choosing:
+            found = self._each.get(directory)
+            if found is None:
+                found = self._each[directory] = Liveness(directory, self._mode, self._locked)
+            return found
+
+    def _all_of_them(self) -> list[Liveness]:
+        with self._choosing:
+            return list(self._each.values())
+
+    def _first(self) -> Liveness:
+        usable, _ = self._directories()
+        if not usable:
+            raise StorageError("no directory of the set is usable for a process slot", path=self.path)
+        return self._in(usable[0])
+
+    def begin(self) -> ProcessSlot:
+        return self._first().begin()
+
+    def lease(self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int) -> Lease:
+        return self._first().lease(
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+        )
+
+    def end(self, process_slot: ProcessSlot) -> None:
+        for each in self._all_of_them():
+            each.end(process_slot)
+
+    def close(self) -> None:
+        for each in self._all_of_them():
+            each.close()
+        super().close()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._choosing = threading.Lock()  # another thread of the parent may have held it during the fork
+
+    def slot_state(self, process_slot: ProcessSlot) -> SlotState:
+        usable, away = self._directories()
+        for directory in usable:
+            self._in(directory)
+        for each in self._all_of_them():
+            try:
+                found = each.known_state(process_slot)
+            except StorageError:
+                away = True
+                continue
+            if found is not None:
+                return found
+        return _UNKNOWN if away else SlotState(False)
