@@ -19,7 +19,6 @@ from embedlog.engine import Engine
 from embedlog.errors import EmbedlogError, ReadOnlyError, TopicExistsError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
 from embedlog.replica_set import set_up
-from embedlog.replica_set.membership import check_set
 from embedlog.replica_set.replica_set import ReplicaSet
 from embedlog.storage import files
 from embedlog.storage.identity import new_id
@@ -47,7 +46,7 @@ class ReplicatedEngine(Engine):
         config = self.config
         deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
         if self.read_only:
-            checked = check_set(paths, alone=True)
+            checked = set_up.check_to_read(paths)
         else:
             checked = set_up.prepare_set(paths, deadline_ns=deadline_ns, create=create, mode=config.file_mode)
         self.set = ReplicaSet(self._directory, config, self.check_open, read_only=self.read_only)

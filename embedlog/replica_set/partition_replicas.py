@@ -1,112 +1,50 @@
-"""This module works on the replicas of one partition: it finds the leader, copies, commits, and proposes decisions.
+"""This module works on the replicas of one partition: it copies, commits, and proposes changes of the ISR.
 
 All processes that use a set do this work for their own records. No step depends on memory: pages and decisions are read again.
 
-PARTITIONREPLICAS-1  the page of a leader decides whether it leads. A decision that was only read is settled before its
-    installation
-PARTITIONREPLICAS-2  an append is committed when the high watermark has passed it in the epoch of the append. After a failover the
+PARTITIONREPLICAS-1  an append is committed when the high watermark has passed it in the epoch of the append. After a failover the
     epochs of the new leader show whether the append is in its log: if its epoch ended above the append, the append is there
-PARTITIONREPLICAS-3  an error of a directory changes the ISR or the leader. An error of the process is raised and changes nothing
-PARTITIONREPLICAS-4  each loop ends at its deadline, with the last problem in the message
-PARTITIONREPLICAS-5  without a majority a leader after an orderly close serves readers up to the checkpointed high watermark, and
-    `acks=1`. It commits nothing: a newer decision may be in the directories that are away
+PARTITIONREPLICAS-2  an error of a directory changes the ISR. An error of the process is raised and changes nothing
+PARTITIONREPLICAS-3  each loop ends at its deadline, with the last problem in the message
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from embedlog._native import replication, system
 from embedlog.errors import (
     EmbedlogError,
-    LeaderNotAvailableError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
+from embedlog.replica_set.leaders import LOOK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
-from embedlog.replication.events import AlterIsr, Elect, Election, Event, Found, Place, Refusal, Seen
-from embedlog.replication.records import NO_LEADER
-from embedlog.replication.records import Partition as Decided
-from embedlog.storage import file_names, files
+from embedlog.replication.events import AlterIsr, Place, Refusal
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from embedlog._native.replication import Replica
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
 
-MakeEvent: TypeAlias = Callable[["State", int], Event]
-
 logger = logging.getLogger("embedlog")
 
-LOOK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 COPY_BYTES: Final = 1 << 20
-UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
-LATEST: Final = 2**31 - 1
 
 
-class Outcome(Protocol):
-    """The result of a decision."""
-
-    @property
-    def state(self) -> State: ...
-
-
-class Decisions(Protocol):
-    """The decision log of the set."""
-
-    def hint(self) -> State:
-        """The state by one reachable copy (QUORUM-7)."""
-
-    def settle(self, deadline_ns: int | None = None) -> State:
-        """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
-
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Outcome | Refusal:
-        """Decide about events, each derived from the newest state."""
-
-
-class Leader(NamedTuple):
-    """A replica whose page led in this epoch at the last look."""
-
-    node: int
-    partition: Partition
-    epoch: int
-
-
-class LeaderChanged(Exception):
-    """The leader failed or was replaced during the work. Never leaves the package."""
-
-
-class PartitionReplicas:
+class PartitionReplicas(Leaders):
     """The replicas of one partition, for this process. Threads: any."""
 
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
-        self._directories, self._decisions, self._place, self.topic = directories, decisions, place, topic
-        self.number = place[1]
-        self.name = f"{topic}-{self.number}"
+        super().__init__(directories, decisions, place, topic)
         self._joining = threading.Lock()
         self._spread = -1  # the last high watermark that the followers got
-
-    @property
-    def topic_id(self) -> UUID:
-        return self._place[0]
-
-    @property
-    def changes(self) -> int:
-        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
-        return self._directories.changes
-
-    def deleted(self) -> bool:
-        """Whether the topic was deleted, as far as one copy of the decision log shows."""
-        return self._place not in self._decisions.hint().partitions
 
     def in_sync(self, leader: Leader) -> list[tuple[int, Partition]]:
         """The nodes and replicas of the maximal ISR that this process reaches, the leader first."""
@@ -114,186 +52,6 @@ class PartitionReplicas:
         others = [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
         usable = [member for node in others if node != leader.node and (member := self._directories.get(node)) is not None]
         return [(leader.node, leader.partition), *((member.node, self._partition(member)) for member in usable)]
-
-    # ---- the leader ------------------------------------------------------------------------------
-
-    def leader(self, deadline_ns: int) -> Leader:
-        """The replica that leads. Elects one if the present leader fails. Raises LeaderNotAvailableError."""
-        reason = ""
-        while True:
-            version = self._directories.version()
-            decided = self._decided(self._decisions.hint())
-            if self._directories.read_only:
-                return self._readable(decided)
-            found = self._led(decided, deadline_ns)
-            if found is not None:
-                return found
-            present = self._is_present(decided)  # if so, the copy that was read is older than the page
-            reason = "" if present else self._elect(deadline_ns)
-            now_ns = system.boot_ns()
-            if now_ns >= deadline_ns:
-                raise self._unavailable(decided, reason)
-            if present or reason:
-                self._directories.wait(version, min(deadline_ns, now_ns + LOOK_NS))
-
-    def _readable(self, decided: Decided) -> Leader:
-        """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""
-        found: list[tuple[bool, int, Leader]] = []
-        for node in decided.isr:
-            member = self._directories.get(node)
-            if member is None:
-                continue
-            try:
-                partition = self._partition(member)
-                now = partition.published()
-                found.append((node == decided.leader, now.high_watermark, Leader(node, partition, now.epoch)))
-            except EmbedlogError as problem:
-                self.blame(problem)
-        if not found:
-            raise self._unavailable(decided, "")
-        return max(found, key=lambda each: each[:2])[2]
-
-    def begin(self, deadline_ns: int) -> None:
-        """Give the replicas of a new partition their roles. A failure is left to its first user."""
-        with suppress(EmbedlogError):
-            self._led(self._decided(self._decisions.hint()), deadline_ns)
-
-    def _decided(self, state: State) -> Decided:
-        found = state.partitions.get(self._place)
-        if found is None:
-            raise self._unavailable(None, "the partition is not decided")
-        return found
-
-    def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
-        nodes = decided.replicas if decided is not None else ()
-        states = [f"{node}: {self._reason(node)}" for node in nodes]
-        text = f"no replica of {self.name} leads before the deadline"
-        return LeaderNotAvailableError(f"{text}; {reason}" if reason else text, found="; ".join(states) or None)
-
-    def _reason(self, node: int) -> str:
-        member = next((each for each in self._directories if each.node == node), None)
-        if member is None:
-            return "not registered"
-        return member.problem or ("usable" if member.directory is not None else "away")
-
-    def _is_present(self, decided: Decided) -> bool:
-        """Whether the decided leader's directory is usable in the incarnation of its election."""
-        member = None if decided.leader == NO_LEADER else self._directories.get(decided.leader)
-        return member is not None and member.incarnation == decided.leader_incarnation
-
-    def _led(self, decided: Decided, deadline_ns: int) -> Leader | None:
-        """The decided leader, with the decision installed; None if there is none, or if its directory fails."""
-        member = self._directories.get(decided.leader)
-        if member is None:
-            return None
-        try:
-            partition = self._partition(member)
-            now, replica = partition.replica.published()
-            leads = replica.role == replication.ROLE_LEADER
-            if leads and (now.epoch, replica.partition_epoch) >= (decided.leader_epoch, decided.partition_epoch):
-                if now.high_watermark < replica.epoch_start:
-                    self._show(Leader(decided.leader, partition, now.epoch), replica.epoch_start, deadline_ns)
-                return Leader(decided.leader, partition, now.epoch)
-            if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
-                return None
-            return self._install(deadline_ns)
-        except EmbedlogError as problem:
-            self.blame(problem)
-            return None
-
-    def _install(self, deadline_ns: int) -> Leader | None:
-        """Install the settled decision in the leader's page (PARTITIONREPLICAS-1, REPLICA-9)."""
-        try:
-            state = self._decisions.settle(deadline_ns)
-        except NotEnoughDirectoriesError as problem:
-            return self._install_unsettled(problem, deadline_ns)
-        decided = self._decided(state)
-        member = self._directories.get(decided.leader)
-        if member is None or member.incarnation != decided.leader_incarnation:
-            return None
-        partition = self._partition(member)
-        slots = self._directories.slots()
-        isr = sum(1 << slots[node] for node in decided.isr)
-        wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided))
-        if partition.replica.lead(wanted, deadline_ns):
-            logger.info(
-                "%s: node %d leads in epoch %d, ISR %s", self.name, decided.leader, decided.leader_epoch, list(decided.isr)
-            )
-        now, replica = partition.replica.published()
-        if replica.role != replication.ROLE_LEADER:
-            return None
-        leader = Leader(decided.leader, partition, now.epoch)
-        self._show(leader, replica.epoch_start, deadline_ns)
-        return leader
-
-    def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
-        """Without a majority: let the leader that was read serve readers and `acks=1`, and commit nothing (PARTITIONREPLICAS-5).
-
-        Its page gets the partition epoch before that decision, so that a settled one replaces it.
-        """
-        decided = self._decided(self._decisions.hint())
-        member = self._directories.get(decided.leader)
-        if member is None or member.incarnation != decided.leader_incarnation:
-            return None
-        partition, every = self._partition(member), sum(1 << slot for slot in self._directories.slots().values())
-        wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch - 1, every, UNSETTLED)
-        if partition.replica.lead(wanted, deadline_ns):
-            logger.warning("%s: node %d leads without a majority, and commits nothing: %s", self.name, decided.leader, problem)
-        now, replica = partition.replica.published()
-        return Leader(decided.leader, partition, now.epoch) if replica.role == replication.ROLE_LEADER else None
-
-    def _show(self, leader: Leader, start: int, deadline_ns: int) -> None:
-        """Bring the ISR to the start of the epoch, from which on the leader returns records (REPLICA-10)."""
-        with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
-            self.commit(leader, start, deadline_ns, patient=False)
-
-    def _partition(self, member: OpenDirectory) -> Partition:
-        if member.directory is None:
-            raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
-        return member.directory.replica(self._place[0], self.number, self._decisions.hint())
-
-    def blame(self, problem: EmbedlogError) -> int:
-        """The node whose directory fails. Raises the error if it belongs to this process (PARTITIONREPLICAS-3)."""
-        node = self._directories.blame(problem, missing=not self.deleted())
-        if node is None:
-            raise problem
-        self._directories.fail(node, problem)
-        logger.warning("%s: node %d failed: %s", self.name, node, problem)
-        return node
-
-    # ---- elections -------------------------------------------------------------------------------
-
-    def _elect(self, deadline_ns: int) -> str:
-        """Elect a leader among the replicas that this process reaches; the reason if that is not possible now."""
-
-        def event(state: State, offset: int) -> Elect:
-            decided = self._decided(state)
-            return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
-
-        found = self._decisions.propose([event], deadline_ns)
-        return found.value if isinstance(found, Refusal) and found is not Refusal.ELECTION_NOT_NEEDED else ""
-
-    def observed(self, decided: Decided) -> dict[int, Seen]:
-        """The replicas that this process reaches."""
-        found = {}
-        for node in decided.replicas:
-            member = self._directories.get(node)
-            if member is None:
-                continue
-            try:
-                found[node] = self._seen(member)
-            except EmbedlogError as problem:
-                self.blame(problem)
-        return found
-
-    def _seen(self, member: OpenDirectory) -> Seen:
-        partition = self._partition(member)
-        now, replica = partition.replica.published()
-        # A page without a role was made from files. They are complete if nothing was written since an orderly close (REPLICA-11).
-        made = member.directory is not None and member.directory.was_made(*self._place) and now.log_end == 0
-        complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
-        found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
-        return Seen(found, member.incarnation, partition.epoch_end(LATEST)[0], now.log_end)
 
     # ---- the commit ------------------------------------------------------------------------------
 
@@ -492,7 +250,7 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int
 
 
 def committed_in(leader: Leader, epoch: int, offset: int) -> bool:
-    """Whether a record that was appended in `epoch` at `offset` is in this leader's log (PARTITIONREPLICAS-2)."""
+    """Whether a record that was appended in `epoch` at `offset` is in this leader's log (PARTITIONREPLICAS-1)."""
     known, end = leader.partition.epoch_end(epoch)
     return known == epoch and offset < end
 

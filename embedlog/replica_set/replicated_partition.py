@@ -2,7 +2,7 @@
 
 REPLICATEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one fails
 REPLICATEDPARTITION-2  an append is made once: before it continues at another leader, the epochs of that leader show which of its
-    batches are there (PARTITIONREPLICAS-2)
+    batches are there (PARTITIONREPLICAS-1)
 REPLICATEDPARTITION-3  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
     (REPLICA-22)
 REPLICATEDPARTITION-4  nothing is kept about a leader but its node and epoch; its page is read by each call
@@ -19,7 +19,8 @@ from embedlog._native import system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
-from embedlog.replica_set.partition_replicas import Leader, LeaderChanged, PartitionReplicas, committed_in, survived
+from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
 
 if TYPE_CHECKING:
     from pathlib import Path

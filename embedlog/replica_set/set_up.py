@@ -57,6 +57,12 @@ def prepare_set(
         return members.check_set(paths)
 
 
+def check_to_read(paths: Sequence[Path]) -> CheckedSet:
+    """Check directories that are opened to be read. Raises the errors of `check_set`."""
+    _check_paths(paths, None)
+    return members.check_set(paths, alone=True)
+
+
 def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False) -> Membership:
     """Draw a new registration id (SETMEMBER-5). REQUIRES the open lock of the directory, and no other process in it."""
     return members.write(directory, replace(found, registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
