@@ -15,9 +15,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from embedlog._native import replication, system
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughDirectoriesError, NotEnoughReplicasError
+from embedlog.errors import (
+    EmbedlogError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    NotEnoughDirectoriesError,
+    NotEnoughReplicasError,
+)
 from embedlog.partition.replication.replica_log import Decision
-from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.events import Elect, Election, Event, Found, Place, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
@@ -77,6 +83,7 @@ class Leaders:
         self._directories, self._decisions, self._place, self.topic = directories, decisions, place, topic
         self.number = place[1]
         self.name = f"{topic}-{self.number}"
+        self._elections = Limit()
 
     @property
     def topic_id(self) -> UUID:
@@ -86,6 +93,10 @@ class Leaders:
     def changes(self) -> int:
         """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
         return self._directories.changes
+
+    def patient(self, deadline_ns: int) -> int:
+        """The time until which one lock is waited for."""
+        return self._directories.patient(deadline_ns)
 
     def deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
@@ -105,7 +116,12 @@ class Leaders:
             if found is not None:
                 return found
             present = self._is_present(decided)  # if so, the copy that was read is older than the page
-            reason = "" if present else self._elect(deadline_ns)
+            if present:
+                reason = ""
+            elif system.boot_ns() < self._elections.next_ns():
+                reason = "its leader fails for this process only"
+            else:
+                reason = self._elect(deadline_ns)
             now_ns = system.boot_ns()
             if now_ns >= deadline_ns:
                 raise self._unavailable(decided, reason)
@@ -128,6 +144,11 @@ class Leaders:
         if not found:
             raise self._unavailable(decided, "")
         return max(found, key=lambda each: each[:2])[2]
+
+    def is_replaced(self, leader: Leader) -> bool:
+        """Whether a decision has another leader. The page of a failed leader need not show it."""
+        decided = self._decisions.hint().partitions.get(self._place)
+        return decided is not None and decided.leader_epoch > leader.epoch
 
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
@@ -228,8 +249,13 @@ class Leaders:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
         return member.directory.replica(self._place[0], self.number, self._decisions.hint())
 
-    def blame(self, problem: EmbedlogError) -> int:
-        """The node whose directory fails. Raises the error if it belongs to this process (LEADERS-2)."""
+    def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
+        """The node whose directory fails. Raises the error if it belongs to this process (LEADERS-2).
+
+        A lock for which the caller did not wait long enough shows nothing about its directory: it is raised at the deadline.
+        """
+        if isinstance(problem, LockTimeoutError) and deadline_ns is not None and system.boot_ns() >= deadline_ns:
+            raise problem
         node = self._directories.blame(problem, missing=not self.deleted())
         if node is None:
             raise problem
@@ -247,6 +273,8 @@ class Leaders:
             return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
 
         found = self._decisions.propose([event], deadline_ns)
+        if not isinstance(found, Refusal):
+            self._elections.made()
         return found.value if isinstance(found, Refusal) and found is not Refusal.ELECTION_NOT_NEEDED else ""
 
     def observed(self, decided: Decided) -> dict[int, Seen]:

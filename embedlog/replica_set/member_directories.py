@@ -5,6 +5,8 @@ MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and c
 MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member: an empty directory in its place, or
     another one, is away (SETMEMBER-4)
 MEMBERDIRECTORY-3  a failed opening leaves no lock and no descriptor
+MEMBERDIRECTORY-4  a member whose lock file was removed or replaced fails, and nothing is made in its place: it may be an empty
+    mount point
 """
 
 from __future__ import annotations
@@ -69,11 +71,14 @@ def present(found: Found, expected: Member | None = None) -> Membership:
     return found.membership
 
 
-def enter(make: MakeDirectory, path: Path) -> Opened:
-    """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors of `LogDirectory.enter`."""
+def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
+    """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors of `LogDirectory.enter`.
+
+    `again`: this process has opened the directory before, and removed its clean mark. A mark then belongs to an old copy.
+    """
     log_directory = make(path)
     entered: list[Entered] = []
-    _note(log_directory, entered)
+    _note(log_directory, entered, again=again)
     with contextlib.ExitStack() as undo:
         undo.callback(log_directory.release)
         log_directory.enter()
@@ -81,6 +86,7 @@ def enter(make: MakeDirectory, path: Path) -> Opened:
         if not entered:
             raise StorageError("the file of the members disappeared", errno=errno.ENOENT, path=path)
         own = entered[0].membership
+        log_directory.context.reacquire = log_directory.directory.check_lock  # a lost directory fails (MEMBERDIRECTORY-4)
         log_directory.context.node_slot = 0  # it belongs to a set; the registration names the slot
         registered = own.registration_id == own.registered_id
         log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
@@ -90,7 +96,7 @@ def enter(make: MakeDirectory, path: Path) -> Opened:
     return Opened(entered[0], directory, copy)
 
 
-def _note(directory: LogDirectory, entered: list[Entered]) -> None:
+def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> None:
     """Set the steps of the opening that REGISTRATION-1 needs."""
     marks: list[int] = []
 
@@ -103,7 +109,7 @@ def _note(directory: LogDirectory, entered: list[Entered]) -> None:
             result = None if found is None else Entered(directory.path, found, found.registration_id)
         else:
             opened = directory.directory
-            opening = Opening(directory.path, first, opened.clean, marks[-1] if marks else -1, opened.foreign)
+            opening = Opening(directory.path, first, opened.clean and not again, marks[-1] if marks else -1, opened.foreign)
             result = registration.enter(opening, directory.config.file_mode)
         if result is not None:
             entered.append(result)

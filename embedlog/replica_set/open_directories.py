@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -39,6 +39,28 @@ STORAGE: Final = frozenset(
     {errno.EIO, errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR}
 )
 QUIET_NS: Final = 60_000_000_000  # without a failure, after which the pauses begin again
+
+
+class Limit:
+    """Repetitions of one change, after pauses that double from 1 to 30 s: two processes must not undo each other for ever.
+
+    The first one is free, and so is one after a minute without any.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._last_ns = 0, 0
+
+    def next_ns(self) -> int:
+        """The time from which the change may be made again."""
+        if not self._count or system.boot_ns() - self._last_ns > QUIET_NS:
+            return 0
+        return self._last_ns + PAUSES_NS[min(self._count, len(PAUSES_NS)) - 1]
+
+    def made(self) -> None:
+        """Count a change."""
+        now_ns = system.boot_ns()
+        self._count = self._count + 1 if now_ns - self._last_ns <= QUIET_NS else 1
+        self._last_ns = now_ns
 
 
 class Words(Protocol):
@@ -87,10 +109,14 @@ class OpenDirectory:
 class OpenDirectories:
     """The directories of one open set by node. Threads: any."""
 
-    def __init__(self, members: Iterable[OpenDirectory], words: Words | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, members: Iterable[OpenDirectory], words: Words | None = None, *, read_only: bool = False, patience_ms: int = 3000
+    ) -> None:
+        """`patience_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18)."""
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words, self.read_only = words, read_only
+        self._patience_ns = patience_ms * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
 
     def __iter__(self) -> Iterator[OpenDirectory]:
@@ -131,10 +157,14 @@ class OpenDirectories:
         """A number that changes with each decision. Order: read it, then the decisions, then `wait` for a change."""
         return self._words.version() if self._words is not None else 0
 
-    def wait(self, version: int, until_ns: int) -> None:
-        """Sleep until the next decision after `version`, at most until a time."""
+    def patient(self, deadline_ns: int) -> int:
+        """The time until which one lock is waited for: before the deadline, another directory may take over."""
+        return min(deadline_ns, system.boot_ns() + self._patience_ns)
+
+    def wait(self, version: int, until_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> None:
+        """Sleep until the next decision after `version` or a committed record at a tail, at most until a time."""
         if self._words is not None:
-            system.Waiter().wait((), False, self._words.followed(version), until_ns)
+            system.Waiter().wait(tails, False, self._words.followed(version), until_ns)
         else:
             threading.Event().wait(max(0, min(1_000_000, until_ns - system.boot_ns())) / 1e9)
 

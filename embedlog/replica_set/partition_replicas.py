@@ -24,7 +24,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.leaders import LOOK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
-from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.events import AlterIsr, Place, Refusal
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class PartitionReplicas(Leaders):
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
         super().__init__(directories, decisions, place, topic)
         self._joining = threading.Lock()
+        self._evictions: dict[int, Limit] = {}
         self._spread = -1  # the last high watermark that the followers got
 
     def in_sync(self, leader: Leader) -> list[tuple[int, Partition]]:
@@ -75,7 +76,7 @@ class PartitionReplicas(Leaders):
             except EmbedlogError as problem:
                 if isinstance(problem, NotEnoughReplicasError):
                     raise
-                if self.blame(problem) == leader.node:
+                if self.blame(problem, deadline_ns) == leader.node:
                     raise LeaderChanged from problem
                 continue  # the member is not usable any more, and leaves
             except (Fenced, NotLeader) as changed:
@@ -90,18 +91,30 @@ class PartitionReplicas(Leaders):
         _, replica = leader.partition.replica.published()
         if replica.role != replication.ROLE_LEADER:
             raise NotLeader
+        until = self._directories.patient(deadline_ns)
         followers = []
         for node, slot in self._directories.slots().items():
             if node == leader.node or not replica.maximal_isr >> slot & 1:
                 continue
             member = self._directories.get(node)
             if member is None:
-                self.leave(leader, node, deadline_ns)
+                self._evict(leader, node, end, deadline_ns)
                 continue
             follower = self._partition(member)
-            copy(leader, follower, end, deadline_ns)
+            copy(leader, follower, end, until)
             followers.append((slot, follower.replica))
-        return leader.partition.replica.commit(followers, leader.epoch, deadline_ns)
+        return leader.partition.replica.commit(followers, leader.epoch, until)
+
+    def _evict(self, leader: Leader, node: int, end: int, deadline_ns: int) -> None:
+        """Remove a member whose directory fails here. If others took it in again, leave the copying to them for a while."""
+        limit = self._evictions.setdefault(node, Limit())
+        until = min(limit.next_ns(), deadline_ns)
+        page, version = leader.partition.mapped_page, self._directories.version()
+        if system.boot_ns() >= until or page is None:
+            self.leave(leader, node, deadline_ns)
+            limit.made()
+        else:
+            self._directories.wait(version, until, [(page, end - 1)])
 
     def _check_size(self, leader: Leader, end: int) -> None:
         _, replica = leader.partition.replica.published()

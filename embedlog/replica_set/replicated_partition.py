@@ -72,6 +72,12 @@ class ReplicatedPartition:
         self._leader = found = self._replicas.leader(deadline_ns)
         return found
 
+    def _look(self) -> None:
+        """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
+        found = self._leader
+        if found is not None and self._replicas.is_replaced(found):
+            self._leader = None
+
     def _at_leader(self, call: Callable[[Partition], T]) -> T:
         """The result of a call that reads (REPLICATEDPARTITION-1)."""
         self._check_open()
@@ -80,7 +86,7 @@ class ReplicatedPartition:
             try:
                 return call(self._led(deadline_ns).partition)
             except EmbedlogError as problem:
-                self._failed(problem)
+                self._failed(problem, deadline_ns)
             self._check_deadline(deadline_ns)
 
     def check_open(self) -> None:
@@ -123,6 +129,7 @@ class ReplicatedPartition:
     @property
     def mapped_page(self) -> Page | None:
         """The leader's control page, for waits on it."""
+        self._look()
         return self._at_leader(lambda partition: partition.mapped_page)
 
     def open(self) -> None:
@@ -131,6 +138,7 @@ class ReplicatedPartition:
 
     def check_page(self) -> None:
         """At the end of a wait: look at the leader's page again."""
+        self._look()
         self._at_leader(lambda partition: partition.check_page())
 
     def notify(self) -> None:
@@ -239,7 +247,9 @@ class ReplicatedPartition:
                 epoch = leader.epoch
                 if not progress.complete:
                     leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
-                    leader.partition.append(run, deadline_ns=until, stamp=stamp, flush=flush, progress=progress)
+                    leader.partition.append(
+                        run, deadline_ns=self._replicas.patient(until), stamp=stamp, flush=flush, progress=progress
+                    )
                 appended = progress.appended()
                 if all_in_sync:
                     self._replicas.commit(leader, appended.last_offset + 1, until)
@@ -249,7 +259,7 @@ class ReplicatedPartition:
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem)
+                self._failed(problem, until)
             self._check_deadline(until)
 
     def _check_deadline(self, until: int) -> None:
@@ -286,19 +296,19 @@ class ReplicatedPartition:
             try:
                 leader.partition.replica.require(leader.epoch, all_in_sync=True)
                 with contextlib.ExitStack() as entered:
-                    held = entered.enter_context(leader.partition.exclusive(until))
+                    held = entered.enter_context(leader.partition.exclusive(self._replicas.patient(until)))
                     leader.partition.replica.check_leads(held, leader.epoch)
                     stack.push(entered.pop_all())
                 return leader, held
             except NotLeader:
                 self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem)
+                self._failed(problem, until)
             self._check_deadline(until)
 
-    def _failed(self, problem: EmbedlogError) -> None:
+    def _failed(self, problem: EmbedlogError, until: int) -> None:
         """Look for the leader again after an error of its directory. Raises errors of this process."""
-        self._replicas.blame(problem)
+        self._replicas.blame(problem, until)
         self._leader = None
 
     def following_sequence(self, stamp: Stamp) -> int:
@@ -327,7 +337,11 @@ class ReplicatedPartition:
             try:
                 leader.partition.replica.require(leader.epoch, all_in_sync=True)
                 offset = leader.partition.append_marker(
-                    producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, deadline_ns=until
+                    producer_id,
+                    epoch,
+                    commit=commit,
+                    coordinator_epoch=coordinator_epoch,
+                    deadline_ns=self._replicas.patient(until),
                 )
                 self._replicas.commit(leader, leader.partition.published().log_end, until)
                 return offset
@@ -336,7 +350,7 @@ class ReplicatedPartition:
             except (NotLeader, LeaderChanged):
                 self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem)
+                self._failed(problem, until)
             self._check_deadline(until)
 
     def open_transactions(self) -> list[tuple[int, int, int]]:

@@ -44,6 +44,7 @@ class SetDirectory:
         found = self.log_directory.partitions.get((decided.name, number))
         if found is not None and found.topic_id == topic_id.bytes and not found.closed:
             return found
+        self.log_directory.directory.check_lock()  # nothing is made in another directory in this place
         self.log_directory.refresh_topics()
         topic = self.log_directory.registry.get(decided.name)
         if topic is None or not topic.finished or topic.id_bytes != topic_id.bytes or number not in topic.here:

@@ -54,6 +54,7 @@ class SetMembers:
         self._make, self._config, self._read_only = make, config, read_only
         self._opened: dict[int, Opened] = {}
         self._away: dict[str, str] = {}  # the reason by path
+        self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
         self._retry_ns = 0
         self._state: State | None = None  # of the last look
@@ -84,6 +85,7 @@ class SetMembers:
         self._begin(checked)
 
     def _take(self, opened: Opened) -> None:
+        self._known.add(opened.node)
         self._opened[opened.node] = opened
 
     def _note_away(self, path: Path, problem: EmbedlogError) -> None:
@@ -111,7 +113,9 @@ class SetMembers:
         for opened in self._opened.values():
             self.decisions.attach(opened.copy)
         state = self.decisions.hint()
-        self.directories = OpenDirectories(self._all(state), self, read_only=self._read_only)
+        self.directories = OpenDirectories(
+            self._all(state), self, read_only=self._read_only, patience_ms=self._config.lock_timeout_ms // 3
+        )
         if self._read_only:
             self._adopt(state)
             return
@@ -309,7 +313,7 @@ class SetMembers:
         if earlier is not None:
             member_directories.leave_earlier(earlier.directory.log_directory)
         try:
-            opened = member_directories.enter(self._make, path)
+            opened = member_directories.enter(self._make, path, again=node in self._known)
         except BaseException:
             known = self.directories.member(node)
             if known is not None:
@@ -331,7 +335,7 @@ class SetMembers:
         if own.registration_id != opened.entered.membership.registration_id or not directory.holds_lock():
             return False
         page = directory.page
-        return page is not None and page.alive() and _is_mapped(page, opened.path / file_names.CONTROL)
+        return page is not None and _is_mapped(page, opened.path / file_names.CONTROL)
 
 
 def _is_mapped(page: system.Page, path: Path) -> bool:

@@ -1,0 +1,292 @@
+"""A directory fails while a set is open, in any way: callers notice nothing. It returns and joins again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import StorageError
+from embedlog.partition.partition import Partition
+from embedlog.storage import file_names, files
+from tests.faults.harness.processes import until
+from tests.replica_set.test_opening import QUIET, isr, made, paths, send, values
+from tests.support.replica_directories import failing
+from tests.support.stamped_batches import run_of
+
+NODES = (1, 2, 3)
+
+
+def opened(root: Path, **settings: object) -> embedlog.Log:
+    return embedlog.open(paths(root), config={**QUIET, **settings})
+
+
+@contextlib.contextmanager
+def a_log(root: Path, **settings: object) -> Iterator[embedlog.Log]:
+    made(root)
+    with opened(root, **settings) as log:
+        yield log
+
+
+def data(root: Path, node: int) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((root / f"d{node}" / "t-0").glob("*.log")))
+
+
+def replica(log: embedlog.Log, node: int) -> Partition:
+    found = next(each for each in log._engine.directories if each.path.name == f"d{node}")
+    return found.partition("t", 0)
+
+
+def incarnation(log: embedlog.Log, node: int) -> object:
+    return log._engine.set.decisions.hint().nodes[node].incarnation
+
+
+# ---- failures --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", [1, 2])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENODEV])
+def test_an_error_of_a_disk_reaches_no_caller(tmp_path: Path, node: int, error: int) -> None:
+    with a_log(tmp_path) as log:
+        send(log, b"second")
+        with failing(("pwrite",), name=f"d{node}/t-0/", error=error) as struck:
+            send(log, b"third")
+        assert struck.count
+        assert isr(log) == [each for each in NODES if each != node]
+        assert values(log) == [b"first", b"second", b"third"]
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
+def test_an_error_of_the_process_is_raised_and_deposes_no_directory(tmp_path: Path, error: int) -> None:
+    with a_log(tmp_path) as log:
+        partition = log._engine.partition("t", 0)
+        with failing(("pwrite",), name="d2/t-0/", error=error), pytest.raises(StorageError) as raised:
+            partition.append(run_of(b"second"))
+        assert raised.value.errno == error
+        assert isr(log) == [1, 2, 3]
+        partition.append(run_of(b"third"))
+        assert partition.bounds().high_watermark == partition.bounds().log_end
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_lock_that_is_not_given_back_is_a_failed_directory(tmp_path: Path, node: int) -> None:
+    with a_log(tmp_path) as log, opened(tmp_path) as other:
+        entered, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with replica(other, node).exclusive(files.deadline_after(60)):
+                entered.set()
+                assert release.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        try:
+            assert entered.wait(60)
+            send(log, b"second")
+            assert isr(log) == [each for each in NODES if each != node]
+        finally:
+            release.set()
+            thread.join()
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert values(log) == [b"first", b"second"]
+
+
+def test_a_process_for_which_alone_a_directory_fails_leaves_the_copying_to_the_others(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log, opened(tmp_path) as other:
+        members = log._engine.set.members
+        members.directories.fail(2, StorageError("gone here", errno=errno.EIO, path=tmp_path / "d2"))
+        members.directories.member(2).retry_ns = 1 << 62
+        send(log, b"second")
+        assert isr(log) == [1, 3], "it evicts the directory once"
+        other.housekeep()
+        assert isr(other) == [1, 2, 3]
+        done = threading.Thread(target=lambda: send(log, b"third"))
+        done.start()
+        while done.is_alive():
+            other.housekeep()
+            done.join(0.01)
+        assert values(other) == [b"first", b"second", b"third"]
+        assert isr(other) == [1, 2, 3], "the other process copied, and the directory stayed"
+
+
+# ---- directories that return -----------------------------------------------------------------------------
+
+
+def moved_away(path: Path) -> None:
+    path.rename(path.with_name("removed"))
+
+
+def moved_back(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+    path.with_name("removed").rename(path)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node: int) -> None:
+    with a_log(tmp_path) as log:
+        before = incarnation(log, node)
+        moved_away(tmp_path / f"d{node}")
+        send(log, b"second")
+        log.housekeep()
+        assert node not in isr(log)
+        moved_back(tmp_path / f"d{node}")
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert incarnation(log, node) == before, "the same files and the same locks: no new registration"
+        send(log, b"third")
+        assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
+    with opened(tmp_path) as log:
+        assert values(log) == [b"first", b"second", b"third"]
+        assert isr(log) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_old_copy_in_the_place_of_a_directory_is_opened_and_registered_again(
+    tmp_path: Path, node: int, processes: int
+) -> None:
+    made(tmp_path)
+    place = tmp_path / f"d{node}"
+    shutil.copytree(place, tmp_path / "copy")
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(opened(tmp_path)) for _ in range(processes)]
+        before = incarnation(logs[0], node)
+        for log in logs:
+            send(log, b"before")
+        moved_away(place)
+        send(logs[0], b"without it")
+        (tmp_path / "copy").rename(place)
+        for log in logs:
+            log.housekeep()
+        assert incarnation(logs[0], node) != before
+        for log in logs:
+            log.housekeep()
+            assert isr(log) == [1, 2, 3]
+            send(log, b"after")
+            assert {member.problem for member in log._engine.set.directories} == {None}
+        assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
+        assert len(values(logs[-1])) == 2 + 2 * processes
+    with opened(tmp_path) as log:
+        assert len(values(log)) == 2 + 2 * processes
+        assert isr(log) == [1, 2, 3]
+
+
+def test_an_empty_directory_in_the_place_of_a_member_stays_unused(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        moved_away(tmp_path / "d2")
+        (tmp_path / "d2").mkdir()
+        send(log, b"second")
+        log.housekeep()
+        assert isr(log) == [1, 3]
+        assert not list((tmp_path / "d2").iterdir())
+        moved_back(tmp_path / "d2")
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+
+
+def test_a_directory_of_another_set_in_the_place_of_a_member_stays_unused(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        moved_away(tmp_path / "d2")
+        with embedlog.open([tmp_path / "d2"], config=QUIET) as stranger:
+            stranger.create_topic("t")
+        send(log, b"second")
+        log.housekeep()
+        assert isr(log) == [1, 3]
+        moved_back(tmp_path / "d2")
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+
+
+def test_a_directory_that_was_away_at_the_opening_returns_while_the_set_is_open(tmp_path: Path) -> None:
+    made(tmp_path)
+    moved_away(tmp_path / "d1")
+    with opened(tmp_path) as log:
+        send(log, b"second")
+        moved_back(tmp_path / "d1")
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert log._engine.home.path == tmp_path / "d1"
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"third")
+            producer.commit_transaction()
+        assert values(log) == [b"first", b"second", b"third"]
+    assert data(tmp_path, 1) == data(tmp_path, 2)
+
+
+def test_the_housekeeper_brings_a_directory_back(tmp_path: Path) -> None:
+    made(tmp_path)
+    with embedlog.open(paths(tmp_path), config={"log_flush_scheduler_interval_ms": 50}) as log:
+        moved_away(tmp_path / "d3")
+        send(log, b"second")
+        assert isr(log) == [1, 2]
+        moved_back(tmp_path / "d3")
+        until(lambda: isr(log) == [1, 2, 3], "the directory to join")
+
+
+@pytest.mark.parametrize("step", ["unlink", "rename", "fsync", "pwrite", "mkdir"])
+def test_a_return_that_fails_is_repeated(tmp_path: Path, step: str) -> None:
+    made(tmp_path)
+    shutil.copytree(tmp_path / "d2", tmp_path / "copy")
+    with opened(tmp_path) as log:
+        moved_away(tmp_path / "d2")
+        send(log, b"second")
+        (tmp_path / "copy").rename(tmp_path / "d2")
+        for nth in range(1, 4):
+            with failing((step,), nth=nth, name="d2/", error=errno.EIO):
+                log.housekeep()
+        log.housekeep()
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
+
+
+# ---- waiting readers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["assigned", "group"])
+def test_a_waiting_reader_follows_the_next_leader(tmp_path: Path, kind: str) -> None:
+    """The old leader's page shows nothing of the failover: its directory failed for the other process only."""
+    with a_log(tmp_path) as log, opened(tmp_path) as other:
+        group = {"group_id": "g"} if kind == "group" else {}
+        with other.consumer("t", auto_offset_reset="earliest", **group) as consumer:  # type: ignore[arg-type]
+            assert [record.value for record in consumer.poll(30)] == [b"first"]
+            found: list[bytes] = []
+            thread = threading.Thread(target=lambda: found.extend(record.value for record in consumer.poll(60)))
+            thread.start()
+            began = system.boot_ns()
+            members = log._engine.set.members
+            members.directories.fail(1, StorageError("gone here", errno=errno.EIO, path=tmp_path / "d1"))
+            members.directories.member(1).retry_ns = 1 << 62
+            send(log, b"second")
+            thread.join()
+            assert found == [b"second"]
+            assert system.boot_ns() - began < 30_000_000_000
+
+
+def test_a_control_page_is_compared_with_its_file(tmp_path: Path) -> None:
+    with a_log(tmp_path) as log:
+        place = tmp_path / "d2" / file_names.CONTROL
+        opened_again = log._engine.directories[1]
+        shutil.copy(place, tmp_path / "page")
+        (tmp_path / "page").replace(place)
+        log._engine.set.members.directories.fail(2, StorageError("a new mount", errno=errno.EIO, path=place))
+        log.housekeep()
+        log.housekeep()
+        assert log._engine.directories[1] is not opened_again
+        assert isr(log) == [1, 2, 3]
+        send(log, b"second")
+        assert values(log) == [b"first", b"second"]
