@@ -62,7 +62,7 @@ class Housekeeper:
     # ---- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stop.wait(self._engine.config.log_flush_scheduler_interval_ms / 1000):
+        while not self._sleep(self._engine.config.log_flush_scheduler_interval_ms / 1000):
             try:
                 with self.jobs.reported("a round"):
                     self.tick()
@@ -72,6 +72,10 @@ class Housekeeper:
                     _logging.report(logger, logging.ERROR, (self._engine.path, "defect"), what, problem, trace=True)
                 except BaseException:  # noqa: BLE001 (a user's log handler may raise)
                     _callbacks.hook()
+
+    def _sleep(self, seconds: float) -> bool:
+        """Wait for the next round; whether the thread must end."""
+        return self._stop.wait(seconds)
 
     def tick(self) -> None:
         """Do the due tasks, unless another process does them: the lock is held only for the work."""

@@ -2,27 +2,36 @@
 
 REPLICAHOUSEKEEPER-1  the directories' jobs are those of one directory; each has its own lock
 REPLICAHOUSEKEEPER-2  a round over the partitions copies what is not committed, and adds replicas that caught up to the ISR
-    (REPLICA-25). A partition without such work costs two reads of pages
+    (REPLICA-25). A partition without such work costs one read of a page, or one `stat` if it is not loaded
 REPLICAHOUSEKEEPER-3  a failure in one partition or directory is logged, and the others continue
 REPLICAHOUSEKEEPER-4  transactions and groups are tasks of the first directory that is usable now. Two processes may see different
     ones; then both do the tasks, and each decision is made once
+REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that has appended them, as soon as its thread is free.
+    If it is killed before that, the next look of any process commits them
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
+from embedlog._native import system
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.errors import ClosedError, EmbedlogError
+from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.replica import ReplicatedEngine
+    from embedlog.replication.events import Place
 
 logger = logging.getLogger("embedlog")
+
+LOOK_MS: Final = 2000  # between two looks at all partitions, if nothing has changed
+LATE_S: Final = 0.005  # between two commits of records with acks=1
 
 
 class ReplicaHousekeeper(Housekeeper):
@@ -33,9 +42,15 @@ class ReplicaHousekeeper(Housekeeper):
         self._set = engine.set
         self._by_directory = {engine.home: self.jobs}
         self._choosing = threading.Lock()
+        self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
+        self._wake = threading.Event()
+        self._seen, self._look_ns = (0, 0), 0
+        self._set.directories.appended = self._note_late
 
     def stop(self) -> None:
         """End the thread and wait for it. Idempotent."""
+        self._stop.set()
+        self._wake.set()
         super().stop()
         for each in self._by_directory.values():
             each.close()
@@ -55,6 +70,26 @@ class ReplicaHousekeeper(Housekeeper):
             self.jobs = found[0] if found else self.jobs
             return found
 
+    def _note_late(self, place: Place, topic: str) -> None:
+        with self._choosing:
+            self._late.add((place, topic))
+        self._wake.set()
+
+    def _sleep(self, seconds: float) -> bool:
+        """Wait for the next round, and commit what is appended with `acks=1` meanwhile (REPLICAHOUSEKEEPER-5)."""
+        until_ns = files.deadline_after(seconds)
+        while not self._stop.is_set():
+            left_s = (until_ns - system.boot_ns()) / 1e9
+            if left_s <= 0:
+                return False
+            if self._wake.wait(left_s) and not self._stop.wait(LATE_S):
+                self._wake.clear()
+                with self._choosing:
+                    late, self._late = self._late, set()
+                for place, topic in late:
+                    self._tended(place, topic)
+        return True
+
     def tick(self) -> None:
         """Do the due tasks, unless another process does them."""
         with self.jobs.reported("the directories of the set"):
@@ -65,7 +100,16 @@ class ReplicaHousekeeper(Housekeeper):
                     super().tick()
                 else:
                     self._tick(jobs)
-        self.tend()
+        if self._is_look_due():
+            self.tend()
+
+    def _is_look_due(self) -> bool:
+        """Whether a decision was made, a directory failed or returned, or the last look at all partitions was long ago."""
+        now_ns, seen = system.boot_ns(), (self._set.directories.version(), self._set.directories.changes)
+        due = seen != self._seen or now_ns >= self._look_ns
+        if due:
+            self._seen, self._look_ns = seen, now_ns + LOOK_MS * 1_000_000
+        return due
 
     @staticmethod
     def _tick(jobs: DirectoryJobs) -> None:
@@ -87,14 +131,17 @@ class ReplicaHousekeeper(Housekeeper):
     def tend(self) -> None:
         """Commit what is copied late, and let replicas join (REPLICAHOUSEKEEPER-2)."""
         state = self._set.decisions.hint()
-        for place in state.partitions:
+        for place, decided in state.partitions.items():
             if self._stop.is_set():
                 return
             topic = state.topics[place[0]].name
+            if not self._set.replicas(place, topic).is_in_order(decided):
+                self._tended(place, topic)
+
+    def _tended(self, place: Place, topic: str) -> None:
+        with contextlib.suppress(ClosedError):
             try:
                 self._set.replicas(place, topic).tend(self._set.deadline())
-            except ClosedError:
-                return
             except EmbedlogError as problem:
                 what = f"replicas of {topic}-{place[1]}"
                 _logging.report(logger, logging.WARNING, (self._engine.path, what), what, problem)

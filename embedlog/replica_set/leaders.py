@@ -94,6 +94,10 @@ class Leaders:
         """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
         return self._directories.changes
 
+    def version(self) -> int:
+        """A number that changes with each decision."""
+        return self._directories.version()
+
     def patient(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
         return self._directories.patient(deadline_ns)

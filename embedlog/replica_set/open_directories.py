@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -32,6 +32,7 @@ from embedlog.errors import (
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
+    from embedlog.replication.events import Place
     from embedlog.replication.state import State
 
 PAUSES_NS: Final = tuple(seconds * 1_000_000_000 for seconds in (1, 2, 4, 8, 16, 30))
@@ -82,6 +83,9 @@ class Directory(Protocol):
     def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
         """The open partition, as the state has it. Raises UnknownTopicOrPartitionError, StorageError."""
 
+    def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
+        """Whether the partition may have records since its orderly close: it is open here, or not closed in order."""
+
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here."""
 
@@ -116,6 +120,7 @@ class OpenDirectories:
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words, self.read_only = words, read_only
+        self.appended: Callable[[Place, str], None] = lambda place, topic: None  # called after an append with acks=1
         self._patience_ns = patience_ms * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
 

@@ -26,6 +26,8 @@ from embedlog.partition.replication.replica_log import Decision, Fenced, NotLead
 from embedlog.replica_set.leaders import LOOK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.events import AlterIsr, Place, Refusal
+from embedlog.replication.records import NO_LEADER
+from embedlog.replication.records import Partition as Decided
 
 if TYPE_CHECKING:
     from embedlog._native.replication import Replica
@@ -45,6 +47,7 @@ class PartitionReplicas(Leaders):
         super().__init__(directories, decisions, place, topic)
         self._joining = threading.Lock()
         self._evictions: dict[int, Limit] = {}
+        self._in_order: tuple[Decided, int, Partition] | None = None  # the decision, the directories and the leader of `tend`
         self._spread = -1  # the last high watermark that the followers got
 
     def in_sync(self, leader: Leader) -> list[tuple[int, Partition]]:
@@ -126,6 +129,10 @@ class PartitionReplicas(Leaders):
         text = f"the records of {self.name} below {end} are in the leader's log, but not committed"
         return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self._in_sync(replica))
 
+    def note_appended(self) -> None:
+        """Records were appended with `acks=1`: the housekeeper of this process commits them."""
+        self._directories.appended(self._place, self.topic)
+
     def too_few(self, leader: Leader) -> NotEnoughReplicasError:
         """The error of an append that the leader refuses, because the decided ISR is too small."""
         _, replica = leader.partition.replica.published()
@@ -149,7 +156,7 @@ class PartitionReplicas(Leaders):
 
     def tend(self, deadline_ns: int) -> None:
         """Commit what was appended with `acks=1`, and let the replicas outside the ISR catch up and join (REPLICA-25)."""
-        decided = self._decided(self._decisions.hint())
+        decided, changes = self._decided(self._decisions.hint()), self._directories.changes
         leader = self.leader(deadline_ns)
         try:
             now, replica = leader.partition.replica.published()
@@ -159,8 +166,25 @@ class PartitionReplicas(Leaders):
             for node in decided.replicas:
                 if node not in decided.isr and self._directories.get(node) is not None:
                     self.join(leader, node, deadline_ns)
+            self._in_order = decided, changes, leader.partition
         except LeaderChanged:
             logger.debug("%s: the leader changed during its housekeeping", self.name)
+
+    def is_in_order(self, decided: Decided) -> bool:
+        """Whether `tend` has nothing to do: all replicas are in sync, and everything is committed."""
+        if len(decided.isr) < len(decided.replicas) or decided.leader == NO_LEADER:
+            return False
+        seen = self._in_order
+        if seen is not None and seen[:2] == (decided, self._directories.changes):
+            with suppress(EmbedlogError):
+                now = seen[2].published()
+                return now.epoch == decided.leader_epoch and now.high_watermark == now.log_end == self._spread
+        member = self._directories.get(decided.leader)
+        if member is None or member.directory is None:
+            return False
+        with suppress(EmbedlogError):
+            return not member.directory.is_loaded(*self._place, self._decisions.hint())
+        return False
 
     def spread(self, leader: Leader, deadline_ns: int) -> None:
         """Store the high watermark in the followers, if it has moved since the last time: they learn it one copy late."""

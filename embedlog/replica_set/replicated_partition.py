@@ -51,6 +51,7 @@ class ReplicatedPartition:
         self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
         self._leader: Leader | None = None
         self._held = threading.local()
+        self._looked = -1  # the version of the decisions at the last look for another leader
         self._changes = -1  # of the directories, at the last look for the leader
 
     # ---- the leader ------------------------------------------------------------------------------
@@ -74,9 +75,11 @@ class ReplicatedPartition:
 
     def _look(self) -> None:
         """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
-        found = self._leader
-        if found is not None and self._replicas.is_replaced(found):
-            self._leader = None
+        found, version = self._leader, self._replicas.version()
+        if found is not None and version != self._looked:
+            self._looked = version
+            if self._replicas.is_replaced(found):
+                self._leader = None
 
     def _at_leader(self, call: Callable[[Partition], T]) -> T:
         """The result of a call that reads (REPLICATEDPARTITION-1)."""
@@ -253,6 +256,8 @@ class ReplicatedPartition:
                 appended = progress.appended()
                 if all_in_sync:
                     self._replicas.commit(leader, appended.last_offset + 1, until)
+                else:
+                    self._replicas.note_appended()
                 return appended
             except TooFew:
                 raise self._replicas.too_few(leader) from None

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from embedlog.errors import UnknownTopicOrPartitionError
 from embedlog.replication.records import LOG, TOPIC
+from embedlog.storage import file_names, files
 from embedlog.storage.identity import id_of_name, id_text
 from embedlog.topic import Topic
 
@@ -52,6 +53,12 @@ class SetDirectory:
             topic = self._bring(topic_of(state, topic_id, self.node))
             self._made.update((topic_id, each) for each in topic.here if each not in known)
         return self.log_directory.partition_of(topic, number)
+
+    def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
+        """Whether the partition may have records since its orderly close: it is open here, or not closed in order."""
+        name, directory = state.topics[topic_id].name, self.log_directory
+        marked = directory.path / file_names.partition_name(name, number) / file_names.DIRTY
+        return (name, number) in directory.partitions or files.exists(marked)
 
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here, so that nothing of it was lost (SETDIRECTORY-4)."""

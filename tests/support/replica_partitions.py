@@ -74,6 +74,9 @@ class Disk:
         self.check()
         return cast("Partition", Breakable(self, self.log._engine.partition("t", number)))
 
+    def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
+        return True
+
     def was_made(self, topic_id: UUID, number: int) -> bool:
         return False
 
