@@ -22,12 +22,12 @@ from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Batches, Chain
-from embedlog.partition import log_cut
 from embedlog.partition.compaction import swap
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.segment_info import builder_at, published_after
-from embedlog.partition.stable_offset import restated
+from embedlog.partition.truncation import log_cut
+from embedlog.partition.truncation.stable_offset import restated
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import DIGESTED
 

@@ -26,10 +26,10 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
 from embedlog.format.record_batch import Chain
-from embedlog.partition import failed_sync
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.reader import Reader
 from embedlog.partition.state import poisoned_bases
+from embedlog.partition.truncation import failed_sync
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import SegmentInfo

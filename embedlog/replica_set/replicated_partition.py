@@ -29,13 +29,9 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.append_lock import HeldAppend
-    from embedlog.partition.locked_partition import LockedPartition
+    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, SplitPoint, Tail
     from embedlog.partition.log_context import Bounds, DirectTarget
     from embedlog.partition.partition import Partition
-    from embedlog.partition.reader import Fetched
-    from embedlog.partition.split_points import SplitPoint
-    from embedlog.partition.tail import Tail
     from embedlog.types import OffsetAndTimestamp
 
 T = TypeVar("T")

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.append_lock import HeldAppend
+    from embedlog.partition.append_lock import HeldAppend as HeldAppend
+    from embedlog.partition.locked_partition import LockedPartition as LockedPartition
     from embedlog.partition.log_context import Appended, AppendProgress, Bounds, DirectTarget
-    from embedlog.partition.reader import Fetched
-    from embedlog.partition.split_points import SplitPoint
-    from embedlog.partition.tail import Tail
+    from embedlog.partition.reader import Fetched as Fetched
+    from embedlog.partition.split_points import SplitPoint as SplitPoint
+    from embedlog.partition.tail import Tail as Tail
     from embedlog.types import OffsetAndTimestamp
 
 

@@ -21,11 +21,12 @@ from embedlog._native.replication import Leading, Replica
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_columns import CONTROL, Batches
-from embedlog.partition import log_cut, markers, retention
+from embedlog.partition import markers, retention
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.replication.refusals import Fenced
+from embedlog.partition.truncation import log_cut
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import GAPLESS, Start

@@ -34,7 +34,7 @@ from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.recovery.evidence import Run
 from embedlog.partition.segment_info import published_after, published_empty, start_of
-from embedlog.partition.stable_offset import restated
+from embedlog.partition.truncation.stable_offset import restated
 from embedlog.storage import checkpoints, file_names, files, locks
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Start

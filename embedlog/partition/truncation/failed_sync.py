@@ -14,8 +14,8 @@ from embedlog import segment
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_columns import OFFSET_MAX
-from embedlog.partition import log_cut
 from embedlog.partition.locked_partition import LockedPartition
+from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names
 
 logger = logging.getLogger("embedlog")
