@@ -158,6 +158,16 @@ class DecisionLog:
             self.decided(found.state)
         return found
 
+    def force(self, make_event: Callable[[State], Event], deadline_ns: int | None = None) -> State:
+        """Decide without a majority of the old voters: one of the new voters suffices (GROWTH-4). Raises as `decide`."""
+        deadline = self._deadline(deadline_ns)
+        with locks.holding(self._mutex, deadline, "the decision log"):
+            found = self._decided([lambda state, offset: make_event(state)], deadline, forced=True)
+        if isinstance(found, Refusal):
+            raise error_of(found)
+        self.decided(found.state)
+        return found.state
+
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts: for a process that must act on decisions of others (QUORUM-5)."""
         return self.decide_all([], deadline_ns).state
@@ -165,8 +175,9 @@ class DecisionLog:
     def _deadline(self, deadline_ns: int | None) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 
-    def _decided(self, steps: Sequence[MakeEvent], deadline_ns: int) -> Decided | Refusal:
+    def _decided(self, steps: Sequence[MakeEvent], deadline_ns: int, *, forced: bool = False) -> Decided | Refusal:
         with self._session(deadline_ns) as session:
+            session.forced = forced
             while True:
                 try:
                     return session.decide(steps)
@@ -204,6 +215,7 @@ class _Session:
         self._held: dict[int, LockedCopy] = {}
         self._paths: dict[int, str] = {}
         self.failed: dict[int, EmbedlogError] = {}
+        self.forced = False  # only the voters after the decision count
 
     # ---- locks -----------------------------------------------------------------------------------
 
@@ -248,7 +260,8 @@ class _Session:
 
     def _require_majority(self, nodes: Iterable[int], states: Sequence[State], undecided: bool = False) -> None:
         reached = frozenset(nodes)
-        for voters in map(self._voters, states):
+        counted = states[1:] if self.forced else states
+        for voters in map(self._voters, counted):
             if 2 * len(reached & voters) <= len(voters):
                 what = "the decision may count later" if undecided else "no decision is possible"
                 raise NotEnoughDirectoriesError(
@@ -291,7 +304,9 @@ class _Session:
             self.view = view
             return found if isinstance(found, Refusal) else Decided(view.state, ())
         after = apply_all(view.state, found)
-        if self._voters(after) != self._voters(view.state) and not settled and view.state.voters:
+        if self.forced:
+            self._require_majority(self._held, [view.state, after])
+        elif self._voters(after) != self._voters(view.state) and not settled and view.state.voters:
             self.view = self._write((NoOp(),), best, view, continues)  # the change before this one counts first (QUORUM-6)
             return self.decide(steps)
         self.view = self._write(found, best, view, continues)

@@ -111,7 +111,7 @@ def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666
         if found is None or found.node not in state.nodes:
             return found
         own = state.nodes[found.node]
-        new = replace(found, members=_members_of(state, found), cluster_generation=state.generation)
+        new = replace(found, members=members_of(state, found), cluster_generation=state.generation)
         if own.incarnation == found.registration_id:
             new = replace(new, registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
         return found if new == found else members.write(directory, new, mode)
@@ -123,7 +123,8 @@ def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEv
     rack, path = own.own.rack, str(each.path)
 
     def make_event(state: State, offset: int) -> Event:
-        generation = own.cluster_generation
+        # A stop after a forced retirement may leave the earlier generation in a directory that the decision log has.
+        generation = state.generation if own.node in state.nodes else own.cluster_generation
         identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
         if own.node in state.nodes:
             found = found_state(each, state)
@@ -146,7 +147,8 @@ def _check_complete(own: Membership, entered: Sequence[Entered]) -> None:
         )
 
 
-def _members_of(state: State, known: Membership) -> tuple[Member, ...]:
+def members_of(state: State, known: Membership) -> tuple[Member, ...]:
+    """The registered members, with the unknown fields of their entries."""
     others = {member.node: member.others for member in known.members}
     return tuple(
         Member(node, id_text(each.directory.bytes), each.path, each.rack, each.voter, each.replicas, others.get(node, {}))

@@ -15,6 +15,7 @@ from uuid import UUID
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
 from embedlog.replica_set.partition_replicas import PartitionReplicas
@@ -39,6 +40,7 @@ class ReplicaSet:
         self._replicas: dict[Place, PartitionReplicas] = {}
         self._partitions: dict[Place, ReplicatedPartition] = {}
         self.members = SetMembers(make, config, read_only=read_only)
+        self.growth = SetGrowth(self.members, config)
 
     def open(self, checked: CheckedSet) -> None:
         """Open the directories, register them, and read the decisions. Raises the errors of `SetMembers.open`."""

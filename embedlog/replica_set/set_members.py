@@ -51,7 +51,7 @@ class SetMembers:
     directories: OpenDirectories
 
     def __init__(self, make: MakeDirectory, config: LogConfig, *, read_only: bool) -> None:
-        self._make, self._config, self._read_only = make, config, read_only
+        self.make, self._config, self._read_only = make, config, read_only
         self._opened: dict[int, Opened] = {}
         self._away: dict[str, str] = {}  # the reason by path
         self._known: set[int] = set()  # the nodes that this process has ever opened
@@ -73,7 +73,7 @@ class SetMembers:
         for found in checked.found:
             try:
                 member_directories.present(found)
-                self._take(member_directories.enter(self._make, found.path))
+                self._take(member_directories.enter(self.make, found.path))
             except EmbedlogError as problem:
                 if not member_directories.is_away(problem):
                     raise
@@ -99,7 +99,7 @@ class SetMembers:
             if member.node not in self._opened and member.path not in given:
                 try:
                     member_directories.present(members.found_in(Path(member.path)), member)
-                    self._take(member_directories.enter(self._make, Path(member.path)))
+                    self._take(member_directories.enter(self.make, Path(member.path)))
                     logger.info("the set has the directory %s, too: it is opened", member.path)
                 except EmbedlogError as problem:
                     self._note_away(Path(member.path), problem)
@@ -238,6 +238,19 @@ class SetMembers:
             for place, each in state.partitions.items()
         }
 
+    def admit(self, opened: Opened, deadline_ns: int) -> None:
+        """Register a directory that was just opened, and is not in the set yet. After an error it is closed again."""
+        with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
+            self._take(opened)
+            self.decisions.attach(opened.copy)
+            self._unregistered.add(opened.node)
+            self.directories.put([self._usable(opened, self.decisions.hint())])
+            try:
+                self._register(deadline_ns)
+            except BaseException:
+                self.forget(opened.node)
+                raise
+
     # ---- directories that return -----------------------------------------------------------------
 
     def tend(self, *, by_hand: bool = False) -> None:
@@ -272,11 +285,13 @@ class SetMembers:
 
     def forget(self, node: int) -> None:
         """End the use of a directory that left the set."""
-        self.directories.remove(node)
-        self.decisions.detach(node)
-        self._unregistered.discard(node)
-        opened = self._opened.pop(node, None)
-        if opened is not None:
+        with self._mutex:
+            self.directories.remove(node)
+            self.decisions.detach(node)
+            self._unregistered.discard(node)
+            opened = self._opened.pop(node, None)
+            if opened is None:
+                return
             self.changed(self.log_directories())
             directory = opened.directory.log_directory
             with contextlib.suppress(EmbedlogError):
@@ -313,7 +328,7 @@ class SetMembers:
         if earlier is not None:
             member_directories.leave_earlier(earlier.directory.log_directory)
         try:
-            opened = member_directories.enter(self._make, path, again=node in self._known)
+            opened = member_directories.enter(self.make, path, again=node in self._known)
         except BaseException:
             known = self.directories.member(node)
             if known is not None:

@@ -82,7 +82,7 @@ def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0
             return
         if not alone:
             members.check_alone(directory, found)
-        elif not _is_used(directory):
+        elif not is_used(directory):
             renew(directory, found, mode, alone=True)
         elif not found.alone:
             raise DirectoryInUseError("processes use the directory as a part of its set", path=directory)
@@ -120,7 +120,7 @@ def _check_complete(checked: CheckedSet) -> None:
     for each in checked.found:
         if each.problem is not None:
             raise each.problem
-        if _is_used(each.path):
+        if is_used(each.path):
             raise DirectoryInUseError("processes use the directory without a set", path=each.path)
         partitions = [name for name in files.directories(each.path) if file_names.parse_partition_name(name)]
         if each.membership is None and partitions:
@@ -192,6 +192,6 @@ def _probed(lock: Path) -> int:
         return system.lock_probe(fd)
 
 
-def _is_used(directory: Path) -> bool:
+def is_used(directory: Path) -> bool:
     """Whether a process holds `.lock`. REQUIRES the open lock."""
     return _probed(directory / file_names.BROKER_LOCK) > 0

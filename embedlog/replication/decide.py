@@ -19,6 +19,7 @@ from embedlog.replication.events import (
     Elect,
     Event,
     FinishReassignment,
+    ForceRetire,
     Reassign,
     Register,
     Retire,
@@ -47,6 +48,8 @@ def decide(state: State, event: Event) -> Decision:
             return directories.add(state, event)
         case Retire():
             return directories.retire(state, event)
+        case ForceRetire():
+            return directories.force_retire(state, event)
         case SetVoter():
             return directories.set_voter(state, event)
 

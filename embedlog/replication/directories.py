@@ -8,6 +8,8 @@ NODE-4  voters change one at a time, after the previous change is settled; one v
 NODE-5  a directory leaves the set after no partition names it
 NODE-6  a new directory gets the smallest slot that no present directory has. No page that counts contains the bit of a directory
     that left, because no partition names it
+NODE-7  a forced retirement removes a directory with all its replicas. The rest has another generation, and votes. What only the
+    removed replicas had is lost: the ISR is the rest of it, else the ELR, else all replicas that are left
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embedlog.replication.elections import Decision, best, changed, complete, elected
-from embedlog.replication.events import Add, Found, Identity, Observed, Refusal, Register, Retire, SetVoter
-from embedlog.replication.records import SLOTS, Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
+from embedlog.replication.events import Add, ForceRetire, Found, Identity, Observed, Refusal, Register, Retire, SetVoter
+from embedlog.replication.records import NO_LEADER, SLOTS, Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
 from embedlog.replication.state import State
 
 
@@ -101,6 +103,45 @@ def retire(state: State, event: Retire) -> Decision:
     if old.voter and not event.settled:
         return Refusal.VOTERS_CHANGING
     return UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))
+
+
+def force_retire(state: State, event: ForceRetire) -> Decision:
+    """The end of a directory with all its replicas, in another generation of the set (NODE-7)."""
+    old = state.nodes.get(event.node)
+    if old is None:
+        return Refusal.BROKER_ID_NOT_REGISTERED
+    rest = [each for node, each in sorted(state.nodes.items()) if node != event.node]
+    if not rest:
+        return Refusal.LAST_VOTER
+    generation = state.generation + 1
+    alone = not any(each.voter for each in rest)
+    records: list[Record] = [replace(each, generation=generation, voter=each.voter or alone) for each in rest]
+    records += [UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))]
+    return (*records, *(_without_node(state, each, event) for each in state.partitions.values() if event.node in each.replicas))
+
+
+def _without_node(state: State, old: Partition, event: ForceRetire) -> Partition:
+    """The partition without a replica; its leader is elected among the rest if it led, or if nothing else is in sync."""
+    node = event.node
+    assigned = tuple(each for each in old.replicas if each != node)
+    if not assigned:  # the only replica: another directory begins the partition again, empty
+        assigned = (min(each for each in state.nodes if each != node),)
+    isr = [each for each in old.isr if each != node and each in assigned]
+    elr = [each for each in old.elr if each != node and each in assigned]
+    members = isr or elr or list(assigned)
+    base = replace(
+        old,
+        adding=tuple(each for each in old.adding if each != node),
+        removing=tuple(each for each in old.removing if each != node),
+    )
+    if old.leader in isr:
+        return changed(state, base, isr=isr, eligible=elr, replicas=assigned, recovering=old.recovering)
+    seen = event.seen.get((old.topic_id, old.number), {})
+    candidates = complete(state, members, seen)
+    leader = best(replace(base, replicas=assigned), candidates, seen) if candidates else NO_LEADER
+    return changed(
+        state, base, isr=members, eligible=elr, replicas=assigned, leader=leader, recovering=not (isr or elr) or old.recovering
+    )
 
 
 def set_voter(state: State, event: SetVoter) -> Decision:

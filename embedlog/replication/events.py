@@ -233,6 +233,14 @@ class Retire:
 
 
 @dataclass(frozen=True, slots=True)
+class ForceRetire:
+    """A directory shall leave the set at once, with all its replicas; another generation of the set begins."""
+
+    node: int
+    seen: Mapping[Place, Observed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class SetVoter:
     """A directory becomes a voter, or is one no longer."""
 
@@ -244,5 +252,5 @@ class SetVoter:
 Event: TypeAlias = (
     AlterIsr | Elect | Reassign | CancelReassignment | FinishReassignment
     | CreateTopic | CreatePartitions | DeleteTopic | SetConfig
-    | Register | Add | Retire | SetVoter
+    | Register | Add | Retire | ForceRetire | SetVoter
 )  # fmt: skip

@@ -1,0 +1,190 @@
+"""This module adds directories to an open set, and retires them.
+
+GROWTH-1  a new directory gets its number, its ids and the members in its files first; then its copy of the decision log is
+    brought level; then one decision adds it, on a majority of the old and of the new voters (QUORUM-6)
+GROWTH-2  an addition that was interrupted is repeated with the same path. It keeps the number and the ids of the directory,
+    unless another directory got the number meanwhile
+GROWTH-3  a directory is retired after no partition names it. The decision comes first; then the remaining directories record
+    their members. The retired one loses the file of its members, if it is reached: it is a log of its own then
+GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a majority. It begins another
+    generation of the set, so that the retired directory is refused for ever, with everything that it holds
+GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be placed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedlog._native import system
+from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError
+from embedlog.replica_set import member_directories, registration, set_up
+from embedlog.replica_set import membership as members
+from embedlog.replica_set.membership import Found, Member, Membership
+from embedlog.replication.events import Event, ForceRetire, Retire
+from embedlog.storage import file_names, files, location
+from embedlog.storage.identity import MetaProperties, id_bytes, new_id, write_meta
+
+if TYPE_CHECKING:
+    from embedlog.config.topic import LogConfig
+    from embedlog.replica_set.set_members import SetMembers
+    from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
+
+
+class SetGrowth:
+    """Additions and retirements of directories of an open set. Threads: any."""
+
+    def __init__(self, members: SetMembers, config: LogConfig) -> None:
+        self._members, self._config = members, config
+
+    # ---- growth ----------------------------------------------------------------------------------
+
+    def add(self, path: Path, rack: str | None, *, replicas: bool, voter: bool) -> int:
+        """Add a directory; its node. Raises ReplicaSetError, DirectoryInUseError, NotEnoughDirectoriesError, StorageError."""
+        self._members.tend(by_hand=True)
+        deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
+        state = self._members.decisions.settle(deadline_ns)
+        known = self._known(path, state)
+        if known is not None:
+            return known
+        if len(state.nodes) >= system.DIRECTORIES_MAX:
+            raise ReplicaSetError("the set has as many directories as it can have", expected=system.DIRECTORIES_MAX)
+        _check_rack(state, path, rack, replicas=replicas)
+        location.enter(path, read_only=False, create=True, mode=self._config.file_mode)
+        with set_up.open_locks([path], deadline_ns, self._config.file_mode):
+            own = self._planned(path, state, Member(state.highest_node + 1, new_id(), os.fspath(path), rack, voter, replicas))
+        self._members.admit(member_directories.enter(self._members.make, path), deadline_ns)
+        logger.info("the directory %s was added to the set as node %d", path, own.node)
+        self.record(deadline_ns)
+        return own.node
+
+    def _known(self, path: Path, state: State) -> int | None:
+        """The node of a directory that is a member already, as after an interrupted call."""
+        found = members.found_in(path)
+        if found.problem is not None:
+            raise found.problem
+        if found.membership is None:
+            return None
+        own = found.membership.own
+        registered = state.nodes.get(own.node)
+        if registered is not None and uuid.UUID(bytes=id_bytes(own.directory_id)) == registered.directory:
+            if registered.path != os.fspath(path):
+                raise ReplicaSetError(
+                    "the directory is a copy of a member", paths=[os.fspath(path), registered.path], found=own.directory_id
+                )
+            return own.node
+        return None
+
+    def _planned(self, path: Path, state: State, planned: Member) -> Membership:
+        """Write identity and members into a new directory (GROWTH-1, GROWTH-2). REQUIRES its open lock."""
+        found = members.found_in(path)
+        self._check_new(found, state)
+        if found.meta is not None and found.meta.directory_id is not None:
+            planned = replace(planned, directory_id=found.meta.directory_id)
+        if found.membership is not None and found.membership.own.node > state.highest_node:
+            planned = replace(planned, node=found.membership.own.node)
+        every = (*_members_of(state, self._members), planned)
+        own = Membership(state.cluster_id, planned.node, uuid.uuid4(), every, cluster_generation=state.generation)
+        if found.membership is not None:
+            own = replace(own, registration_id=found.membership.registration_id, generation=found.membership.generation)
+        mode = self._config.file_mode
+        others = found.meta.others if found.meta is not None else {}
+        members.write(path, own, mode)
+        write_meta(path, MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others), mode)
+        return own
+
+    @staticmethod
+    def _check_new(found: Found, state: State) -> None:
+        """The directory is empty, unused, and of no other set."""
+        path = found.path
+        if found.problem is not None:
+            raise found.problem
+        if set_up.is_used(path):
+            raise DirectoryInUseError("processes use the directory", path=path)
+        ids = {each.cluster_id for each in (found.meta, found.membership) if each is not None}
+        if found.membership is not None and (ids != {state.cluster_id} or found.membership.registered_id is not None):
+            raise ReplicaSetError(
+                "the directory belongs to another set, or has left this one: add an empty directory",
+                path=path, expected=state.cluster_id, found=" and ".join(sorted(ids)), paths=[os.fspath(path)],
+            )  # fmt: skip
+        partitions = [name for name in files.directories(path) if file_names.parse_partition_name(name)]
+        if partitions and found.membership is None:
+            raise ReplicaSetError(
+                "the directory is a log of its own: add an empty directory",
+                path=path, found=f"{len(partitions)} partitions", paths=[os.fspath(path)],
+            )  # fmt: skip
+
+    # ---- retirement ------------------------------------------------------------------------------
+
+    def retire(self, node: int, *, force: bool) -> None:
+        """Remove a directory from the set. Raises ReplicaSetError while partitions name it, NotEnoughDirectoriesError."""
+        deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
+        decisions = self._members.decisions
+        state = decisions.hint() if force else decisions.settle(deadline_ns)
+        if node not in state.nodes:
+            raise ReplicaSetError("no directory of the set has this number", expected=f"one of {sorted(state.nodes)}", found=node)
+        if force:
+
+            def forced(state: State) -> Event:
+                return ForceRetire(node, self._members.observed(state))
+
+            state = decisions.force(forced, deadline_ns)
+            logger.warning("node %d was retired by force: what only it holds is lost", node)
+        else:
+            _check_unused(state, node)
+            state = decisions.decide(lambda state: Retire(node), deadline_ns).state
+            logger.info("node %d left the set", node)
+        path = next((each.path for each in self._members.opened() if each.node == node), None)
+        self._members.forget(node)
+        self.record(deadline_ns)
+        if path is not None and not force:
+            self._release(path, deadline_ns)
+
+    def _release(self, path: Path, deadline_ns: int) -> None:
+        """Remove the members from a retired directory (GROWTH-3)."""
+        try:
+            with set_up.open_locks([path], deadline_ns, self._config.file_mode):
+                files.unlink(path / file_names.REPLICAS, missing_ok=True)
+                files.sync_directory(path)
+        except EmbedlogError as problem:
+            logger.warning("the retired directory %s still names its set: %s", path, problem)
+
+    def record(self, deadline_ns: int) -> None:
+        """Record the members in all open directories."""
+        state = self._members.decisions.hint()
+        for each in self._members.opened():
+            with contextlib.suppress(EmbedlogError):
+                registration.note(each.path, state, deadline_ns=deadline_ns, mode=self._config.file_mode)
+
+
+def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -> None:
+    """GROWTH-5."""
+    others = {each.rack is None for each in state.nodes.values() if each.replicas}
+    if replicas and others and others != {rack is None}:
+        raise ReplicaSetError(
+            "either all directories of a set have a rack, or none", paths=[os.fspath(path)], found=rack,
+            expected="no rack" if others == {True} else "a rack",
+        )  # fmt: skip
+
+
+def _check_unused(state: State, node: int) -> None:
+    """Raises ReplicaSetError while a partition has a replica in the directory."""
+    used = [each for each in state.partitions.values() if node in each.replicas]
+    if used:
+        names = sorted({state.topics[each.topic_id].name for each in used})
+        raise ReplicaSetError(
+            "partitions have replicas in the directory: reassign them first",
+            expected="no partition", found=f"{len(used)} partitions of {', '.join(names[:5])}", paths=[state.nodes[node].path],
+        )  # fmt: skip
+
+
+def _members_of(state: State, opened: SetMembers) -> tuple[Member, ...]:
+    every = [each.entered.membership for each in opened.opened()]
+    return registration.members_of(state, every[0]) if every else ()
