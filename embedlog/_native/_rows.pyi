@@ -133,6 +133,7 @@ class PartitionQueue:
         raw: int,
         flush_ms: int,
         batch_bytes_max: int,
+        followers: tuple[tuple[object, object, object], ...] = ...,
         /,
     ) -> None: ...
     def disable_inline(self) -> None: ...

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
-FENCED, BEHIND, NEW_EPOCH = 20, 21, 22
+FENCED, BEHIND, NEW_EPOCH, UNCOMMITTED, OTHER_ISR = range(20, 25)
 NODES_MAX: Final = 64  # bits of an ISR
 
 _FIELDS: Final = struct.Struct("=5q2Q4i")  # el_replica
@@ -129,3 +129,41 @@ class Members:
         """(code, high watermark): raise the leader's high watermark. REQUIRES `Writer.begin` on the leader."""
         code = int(lib.el_commit(writer.raw, node_slot, epoch, self._raw, len(self._members), self._mark))
         return code, int(self._mark[0])
+
+
+class Together:
+    """A leader's writer with those of its followers, for appends to all of them in one call.
+
+    Threads: REQUIRES the mutexes of all these partitions.
+    """
+
+    def __init__(self, leader: tuple[int, Writer], followers: Sequence[tuple[int, Writer]], epoch: int) -> None:
+        """Each writer is given with the slot of its directory."""
+        self.writers = (leader[1], *(writer for _, writer in followers))  # referenced while the C core may use them
+        for slot, writer in followers:
+            writer.raw.node_slot = slot
+        require_leader(leader[1], leader[0], epoch, all_in_sync=True)
+        self._followers = ffi.new("el_writer *[]", [writer.raw for _, writer in followers])
+        self._raw = ffi.new(
+            "el_together *",
+            {
+                "leader": leader[1].raw,
+                "followers": self._followers,
+                "count": len(followers),
+                "epoch": epoch,
+                "all_in_sync": 1,
+            },
+        )
+
+    def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:
+        """As `Writer.append` of the leader, whose `out` it fills; also UNCOMMITTED and OTHER_ISR."""
+        out = self.writers[0].out
+        with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
+            size, count = len(view) - start, len(numbers)
+            return int(lib.el_append_together(self._raw, view + start, size, numbers, count, known, deadline_ns, out))
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Addresses of el_append_together and of its first argument, for the other extension; valid as long as this object."""
+        function = ffi.cast("uintptr_t", ffi.addressof(lib, "el_append_together"))
+        return int(function), int(ffi.cast("uintptr_t", self._raw))

@@ -327,6 +327,7 @@ class Writer:
                 "time_fd": -1,
                 "digest_fd": -1,
                 "segment_base": -1,
+                "data_epoch": -1,
                 "process": os.getpid(),
             },
         )
@@ -347,7 +348,7 @@ class Writer:
     def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int, cuts: int = 0) -> None:
         """Set the descriptors of a segment. `cuts`: WORD_CUTS, read before they were opened."""
         raw = self.raw
-        raw.cuts = cuts
+        raw.cuts, raw.data_epoch = cuts, -1
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
 
     def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:

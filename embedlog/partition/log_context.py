@@ -68,6 +68,7 @@ class AppendProgress:
         self.start = 0  # byte in the run
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []
+        self.committed = 0  # offsets below it were committed by the appends themselves, in a set
 
     @property
     def complete(self) -> bool:
@@ -100,11 +101,22 @@ class Bounds(NamedTuple):
 
 
 class DirectTarget(Protocol):
-    """An object to which the C core appends for a caller: under the mutex, while `writer` and `config` are those it was given."""
+    """An object to which the C core appends for a caller: under the mutex, while `writer` and `config` are those it was given.
 
-    config: TopicConfig
-    mutex: threading.RLock
-    writer: system.Writer | None
+    `followers`: None for one directory; else partition, mutex and writer of each follower, which are checked in the same way.
+    """
+
+    @property
+    def config(self) -> TopicConfig: ...
+    @property
+    def mutex(self) -> threading.RLock: ...
+    @property
+    def writer(self) -> system.Writer | None: ...
+    @property
+    def followers(self) -> tuple[tuple[object, object, object], ...] | None: ...
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Addresses of the append and of its first argument, for the other extension. REQUIRES a writer."""
 
 
 class Checkpoint(NamedTuple):

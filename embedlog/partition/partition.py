@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from embedlog.format.aborted_transactions import Entries
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.partition.recovery.loader import Loaded
+    from embedlog.partition.replication.followers import Followers
     from embedlog.partition.tail import Tail
     from embedlog.storage.manifest import SegmentInfo
 
@@ -192,6 +193,7 @@ class Partition:
         flush: bool = True,
         progress: AppendProgress | None = None,
         all_in_sync: bool = True,
+        followers: Followers | None = None,
     ) -> Appended:
         """Append whole batches, in order; with `stamp`, which they must carry (`record.stamp`), as that producer's.
 
@@ -201,7 +203,8 @@ class Partition:
         After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
         holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
-        `all_in_sync` (acks=all) has no effect on one directory: its log is complete after the append.
+        `all_in_sync` (acks=all) has no effect on one directory: its log is complete after the append. `followers` take the run
+        at once, if they can: the progress shows what was committed.
         """
         state, context = self._state, self._context
         context.check_open()
@@ -219,10 +222,11 @@ class Partition:
             size, buffer = len(run.buffer), run.buffer
             known = system.NULL if stamp is None else self._producers.known(stamp)
             while progress.start < size:
-                writer = state.writer or self._writer.native()
-                code = writer.append(
-                    buffer, progress.start, progress.rows_left, min(until, system.boot_ns() + system.SLICE_NS), known
-                )
+                writer, slice_ns = state.writer or self._writer.native(), min(until, system.boot_ns() + system.SLICE_NS)
+                if followers is None:
+                    code = writer.append(buffer, progress.start, progress.rows_left, slice_ns, known)
+                else:
+                    code = followers.append(progress, slice_ns, known)
                 if code == system.APPENDED:
                     out = writer.out
                     if stamp is not None and stamp.transactional:

@@ -68,6 +68,17 @@ class PartitionState:
     def name(self) -> str:
         return f"{self.topic}-{self.number}"
 
+    @property
+    def followers(self) -> None:
+        """None: a direct append changes this directory only."""
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """For direct appends (`DirectTarget`). REQUIRES a writer."""
+        if self.writer is None:
+            raise AssertionError("no writer")
+        return self.writer.addresses
+
     # ---- opening and closing ---------------------------------------------------------------------
 
     def ensure_open(self) -> None:

@@ -28,6 +28,7 @@ class Appender(Protocol):
     """Appends runs for the sender. All methods run on the producer's thread, after it entered the queue."""
 
     direct: bool  # callers may append without the thread
+    repeatable: bool  # a run whose result is unknown may be appended again: the log shows whether it is there
 
     def announce(self, targets: Iterable[QueueTarget]) -> None:
         """Each of these targets has an attempt that is about to be appended: do common work for all at once.
@@ -57,6 +58,7 @@ class Plain:
     """Appends without a producer id: a retry may write records twice."""
 
     direct = True
+    repeatable = False
 
     def __init__(self, acks: str) -> None:
         self._acks = acks
@@ -93,6 +95,7 @@ class Idempotent:
     """Appends with one producer id for all queues; a queue that needed another epoch or id keeps its own."""
 
     direct = True
+    repeatable = True
 
     def __init__(self) -> None:
         self._producer_id = new_producer_id()
@@ -151,6 +154,7 @@ class Transactional:
     """Appends inside the owner's present transaction; each transaction has a new epoch, so sequences begin at 0."""
 
     direct = False
+    repeatable = True
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

@@ -167,15 +167,19 @@ class Sender:
         partition = target.partition
         direct = partition.direct_target if partition is not None and self.appender.direct else None
         writer, config = (None, target.topic_target.config) if direct is None else (direct.writer, direct.config)
-        in_sync = config.min_insync_replicas <= 1  # else each append is refused, or needs its followers
+        followers = None if direct is None else direct.followers
+        in_sync = config.min_insync_replicas <= 1 if followers is None else self.appender.repeatable  # else each append is refused
         usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and in_sync
         if direct is None or writer is None or not usual:
             target.direct = None
             target.queue.disable_inline()
-        elif target.direct != (id(writer), id(config)):
-            target.direct = (id(writer), id(config))
-            append, raw = writer.addresses
-            target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, config.flush_ms, config.batch_limit)
+        elif target.direct != (id(writer), id(config), id(direct)):
+            target.direct = (id(writer), id(config), id(direct))
+            extra = () if followers is None else (followers,)
+            limits = config.flush_ms, config.batch_limit
+            target.queue.open_direct(direct, direct.mutex, writer, config, *direct.addresses, *limits, *extra)
+            if followers is not None:
+                target.queue.seen = target.seen = -1  # it may be the slot of another leader (REPLICA-16)
 
     def _begin(self, target: QueueTarget) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""

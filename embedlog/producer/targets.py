@@ -53,7 +53,7 @@ class QueueTarget:
         self.dropped: Exception | None = None  # the error with which a waiting attempt fails
         self.single_batches = 0  # batches to write one by one, because together they were refused
         self.seen = -1  # the queue's producer state after the thread's last write
-        self.direct: tuple[int, int] | None = None  # objects for which direct appends were enabled
+        self.direct: tuple[int, int, int] | None = None  # objects for which direct appends were enabled
         self.ratio = 1.0
 
     def update_ratio(self, before: int, after: int) -> None:

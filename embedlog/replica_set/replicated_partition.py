@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, SplitPoint, Tail
     from embedlog.partition.log_context import Bounds, DirectTarget
     from embedlog.partition.partition import Partition
+    from embedlog.partition.replication.followers import Followers
     from embedlog.types import OffsetAndTimestamp
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class ReplicatedPartition:
         self._held = threading.local()
         self._looked = -1  # the version of the decisions at the last look for another leader
         self._changes = -1  # of the directories, at the last look for the leader
+        self._followers: tuple[Leader, Followers] | None = None
 
     # ---- the leader ------------------------------------------------------------------------------
 
@@ -202,8 +204,9 @@ class ReplicatedPartition:
 
     @property
     def direct_target(self) -> DirectTarget | None:
-        """None: each append needs its followers."""
-        return None
+        """The leader with its followers, once an append of this process has prepared all of them."""
+        found = self._followers
+        return None if found is None or found[0] is not self._leader else found[1].direct
 
     @property
     def batch_limit(self) -> int:
@@ -214,11 +217,14 @@ class ReplicatedPartition:
         """Nothing: the leader's page decides, under its lock (REPLICA-4)."""
 
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
-        """No direct append is possible."""
+        """As `Partition.note_direct`, for the leader of `direct_target`."""
+        if self._leader is not None:
+            self._leader.partition.note_direct(stamp, next_sequence, seen)
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """-1: slots of one directory say nothing about another one (REPLICA-16)."""
-        return -1
+        """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
+        leader = self._leader
+        return -1 if leader is None else leader.partition.seen_plain(stamp)
 
     def append(
         self,
@@ -245,12 +251,15 @@ class ReplicatedPartition:
                     survived(progress, leader, epoch)
                 epoch = leader.epoch
                 if not progress.complete:
-                    leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
+                    followers = self._together(leader) if all_in_sync else None
+                    if followers is None:
+                        leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
+                    patient = self._replicas.patient(until)
                     leader.partition.append(
-                        run, deadline_ns=self._replicas.patient(until), stamp=stamp, flush=flush, progress=progress
+                        run, deadline_ns=patient, stamp=stamp, flush=flush, progress=progress, followers=followers
                     )
                 appended = progress.appended()
-                if all_in_sync:
+                if all_in_sync and progress.committed <= appended.last_offset:
                     self._replicas.commit(leader, appended.last_offset + 1, until)
                 else:
                     self._replicas.note_appended()
@@ -262,6 +271,14 @@ class ReplicatedPartition:
             except EmbedlogError as problem:
                 self._failed(problem, until)
             self._check_deadline(until)
+
+    def _together(self, leader: Leader) -> Followers:
+        """The followers that take a run in the same call. They change with the leader and with its ISR."""
+        found = self._followers
+        if found is None or found[0] is not leader or found[1].stale:
+            others = [each.replica for _, each in self._replicas.in_sync(leader)[1:]]
+            found = self._followers = leader, leader.partition.replica.with_followers(others, leader.epoch)
+        return found[1]
 
     def _check_deadline(self, until: int) -> None:
         if system.boot_ns() >= until:

@@ -32,7 +32,9 @@ int32_t el_page_publish_replica(uint8_t *page, const el_tuple *tuple, const el_r
 enum el_follow_code {
     EL_FENCED = 20,                  /* the page is in a later epoch than the source */
     EL_BEHIND = 21,                  /* the page is in an earlier epoch, or is no follower, or the first batch does not continue its log */
-    EL_NEW_EPOCH = 22                /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
+    EL_NEW_EPOCH = 22,               /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
+    EL_UNCOMMITTED = 23,             /* the run is in the leader's log; a follower did not take it */
+    EL_OTHER_ISR = 24                /* the given followers are not those of the maximal ISR: nothing was written */
 };
 
 typedef struct {                     /* a leader, as the source of batches */
@@ -40,7 +42,9 @@ typedef struct {                     /* a leader, as the source of batches */
     int32_t epoch;
     int32_t data_epoch;              /* of the follower's last batch: the latest epoch in its leader-epoch-checkpoint below the log end */
     int32_t gaps_allowed;            /* 1: offsets may be missing between batches, as after a compaction */
-    int32_t reserved;
+    int32_t fresh;                   /* 1: the batches are as the leader got them, without offset, epoch and append time */
+    int64_t base_offset;             /* of the first fresh batch */
+    int64_t append_time_ms;          /* of fresh batches, -1 under CreateTime */
 } el_leading;
 
 /* Appends whole batches of a leader unchanged, from the front of `run`: as many as the active segment takes. Publishes the log end and
@@ -62,3 +66,22 @@ typedef struct {                     /* the control page of a member of the ISR 
 /* Raises the leader's high watermark to the smallest log end of the maximal ISR, if each of its members is given, and follows in the
  * leader's epoch. *high_watermark is the resulting one. Returns 0 or EL_NOT_LEADER. REQUIRES: el_append_begin on the leader. */
 int32_t el_commit(el_writer *leader, int32_t node_slot, int32_t epoch, const el_member *members, int64_t count, int64_t *high_watermark);
+
+typedef struct {                     /* a leader with the followers to which it is appended in the same call */
+    el_writer *leader;
+    el_writer **followers;
+    int32_t count;
+    int32_t epoch;                   /* of the leader */
+    int32_t all_in_sync;             /* 1: acks=all; 0: only the leader takes the run */
+    int32_t reserved;
+} el_together;
+
+/* Appends as el_append to a leader, then to each follower, and raises the high watermark, all under the leader's lock (REPLICA-15).
+ * A follower's lock is tried, never waited for. EL_APPENDED: the run is committed, or in the leader's log without `all_in_sync`.
+ * EL_UNCOMMITTED: it is in the leader's log, and *out is filled. EL_OTHER_ISR and the other codes: nothing was written.
+ * REQUIRES: the mutexes of all writers. */
+int32_t el_append_together(el_together *together, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count,
+                           el_known *known, int64_t deadline_ns, el_appended *out);
+/* Type of el_append_together for the other extension module. */
+typedef int32_t (*el_together_call)(el_together *together, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count,
+                                    el_known *known, int64_t deadline_ns, el_appended *out);

@@ -22,10 +22,8 @@ typedef struct {                          /* the argument of an append: a new ru
 
 /* ---- one batch ---------------------------------------------------------------------------------- */
 
-static int stamps_time(const el_writer *writer, const el_run *run) { return writer->append_time && !run->source; }
-
 /* The base offset that a batch gets, or has in the leader's log. */
-static int64_t base_of(const el_run *run, const uint8_t *batch) { return run->source ? (int64_t)load_be64(batch) : run->tuple.log_end; }
+static int64_t base_of(const el_run *run, const uint8_t *batch) { return run->stamped ? (int64_t)load_be64(batch) : run->tuple.log_end; }
 
 /* Whether the segment must be rolled before a batch of `size` bytes (format.md 2.8). */
 static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *batch, int64_t size) {
@@ -33,7 +31,7 @@ static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *
     int64_t last = base_of(run, batch) + (int32_t)load_be32(batch + LAST_DELTA_AT);
     if (tuple->segment_size == 0)
         return last - tuple->segment_base > INT32_MAX;
-    int64_t newest = stamps_time(writer, run) ? run->now_ms : (int64_t)load_be64(batch + MAX_TIMESTAMP_AT);
+    int64_t newest = run->append_time ? run->now_ms : (int64_t)load_be64(batch + MAX_TIMESTAMP_AT);
     int64_t waited = tuple->first_timestamp >= 0 && newest >= 0 ? newest - tuple->first_timestamp : run->now_ms - tuple->created_ms;
     return tuple->segment_size > writer->segment_bytes - size || waited > writer->segment_ms - tuple->roll_jitter_ms ||
            (int64_t)tuple->index_entries >= writer->index_bytes / EL_INDEX_ENTRY_SIZE ||
@@ -42,14 +40,14 @@ static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *
 
 /* Base offset and epoch are outside the CRC. The append time is inside, but the CRC of a changed head follows from the old CRC without
  * reading the body. */
-static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size, uint8_t *head) {
+static int stamp(const el_run *run, const uint8_t *batch, int64_t size, uint8_t *head) {
     int bytes = STAMPED_BYTES;
     memcpy(head, batch, EL_HEADER_SIZE);
-    if (run->source)
+    if (run->stamped)
         return EL_HEADER_SIZE;
     store_be64(head, (uint64_t)run->tuple.log_end);
     store_be32(head + EPOCH_AT, (uint32_t)run->tuple.epoch);
-    if (writer->append_time) {
+    if (run->append_time) {
         uint64_t body = (uint64_t)size - EL_HEADER_SIZE;
         uint32_t tail = el_crc32c_combine(el_crc32c(0, head + ATTRIBUTES_AT, EL_HEADER_SIZE - ATTRIBUTES_AT), 0, body) ^ load_be32(head + CRC_AT);
         head[ATTRIBUTES_AT + 1] |= LOG_APPEND_TIME;
@@ -62,9 +60,9 @@ static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int
 }
 
 /* The smallest timestamp of the batch; -1: unknown. A header proves it only if all records have the same timestamp. */
-static int64_t min_timestamp_of(const el_writer *writer, el_run *run, const uint8_t *head) {
+static int64_t min_timestamp_of(el_run *run, const uint8_t *head) {
     const el_batch *row = run->row < run->row_end ? run->row++ : NULL;
-    if (stamps_time(writer, run) || load_be32(head + RECORDS_AT) == 1)
+    if (run->append_time || load_be32(head + RECORDS_AT) == 1)
         return (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
     return row ? row->min_timestamp : -1;
 }
@@ -88,12 +86,12 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
         tuple->log_end = base_of(run, batch);
         tuple->flags &= ~(uint32_t)EL_GAPLESS;
     }
-    int stamped = stamp(writer, run, batch, size, head);
+    int stamped = stamp(run, batch, size, head);
     run->gathered[2 * run->pieces] = (struct iovec){.iov_base = head, .iov_len = (size_t)stamped};
     run->gathered[2 * run->pieces + 1] = (struct iovec){.iov_base = (void *)(uintptr_t)(batch + stamped), .iov_len = (size_t)(size - stamped)};
     run->pieces++;
     int64_t last_offset = tuple->log_end + (int32_t)load_be32(head + LAST_DELTA_AT);
-    int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT), oldest = min_timestamp_of(writer, run, head);
+    int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT), oldest = min_timestamp_of(run, head);
     int has_records = load_be32(head + RECORDS_AT) != 0;    /* a batch of a leader may be emptied by compaction: it has no timestamp */
     if (tuple->segment_size == 0)
         tuple->first_timestamp = newest;
@@ -136,7 +134,7 @@ static int32_t continues(const el_run *run, const uint8_t *batch) {
     int64_t base = base_of(run, batch);
     if (base < run->tuple.log_end || (base > run->tuple.log_end && !run->source->gaps_allowed))
         return EL_BEHIND;
-    int32_t epoch = (int32_t)load_be32(batch + EPOCH_AT);
+    int32_t epoch = run->stamped ? (int32_t)load_be32(batch + EPOCH_AT) : run->tuple.epoch;
     return epoch > run->source->data_epoch ? EL_NEW_EPOCH : epoch < run->source->data_epoch ? EL_BEHIND : EL_OK;
 }
 
@@ -172,14 +170,16 @@ static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t 
     return rc < 0 ? rc : taken;
 }
 
-static void start_run(const el_tuple *tuple, const el_replica *replica, const el_input *input, el_run *run) {
+static void start_run(const el_writer *writer, const el_tuple *tuple, const el_replica *replica, const el_input *input, el_run *run) {
     run->tuple = *tuple;
     run->replica = *replica;
     run->source = input->source;
+    run->stamped = input->source && !input->source->fresh;
+    run->append_time = input->source ? !run->stamped && input->source->append_time_ms >= 0 : writer->append_time;
     run->is_marker = input->ending != NULL;
     run->row = input->rows;
     run->row_end = input->rows ? input->rows + input->row_count : NULL;
-    run->now_ms = el_wall_ms();
+    run->now_ms = input->source && run->append_time ? input->source->append_time_ms : el_wall_ms();
     run->pieces = 0;
     run->piece_position = tuple->segment_size;
     el_entries_start(&run->entries, tuple);
@@ -214,6 +214,8 @@ static int32_t check_published(const el_writer *writer, const el_input *input, c
         return el_replica_accepts(writer, tuple, replica);
     if (tuple->epoch > input->source->epoch)
         return EL_FENCED;
+    if (input->source->fresh && tuple->log_end != input->source->base_offset)
+        return EL_BEHIND;
     return tuple->epoch == input->source->epoch && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_BEHIND;
 }
 
@@ -251,7 +253,7 @@ static int32_t append_run(el_writer *writer, const el_input *input, el_appended 
     int32_t rc = check_published(writer, input, &before, &replica);
     if (rc != EL_OK)
         return rc;
-    start_run(&before, &replica, input, &run);
+    start_run(writer, &before, &replica, input, &run);
     int64_t taken = take_batches(writer, &run, input->data, input->size, &stop);
     if (taken == 0 && !(input->source && stop == EL_OK))    /* the empty run of a leader carries its high watermark */
         return stop == EL_OK ? EL_EINVALID : stop;
@@ -265,7 +267,7 @@ static int32_t append_run(el_writer *writer, const el_input *input, el_appended 
     out->next_offset = run.tuple.log_end;
     out->consumed = taken;
     out->position = before.segment_size;
-    out->append_time_ms = stamps_time(writer, &run) ? run.now_ms : -1;
+    out->append_time_ms = run.append_time ? run.now_ms : -1;
     return EL_APPENDED;
 }
 
@@ -279,22 +281,8 @@ int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size,
 
 int32_t el_follow(el_writer *writer, const el_leading *source, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
                   const el_ending *ending, el_appended *out) {
-    return append_run(writer, &(el_input){data, size, rows, row_count, ending, source}, out);
-}
-
-int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
-                  int64_t deadline_ns, el_appended *out) {
-    int32_t rc = el_append_begin(writer, deadline_ns);
-    if (rc != EL_OK)
-        return rc;
-    if (known && el_must_catch_up(writer, data, size, known))
-        rc = EL_MUST_CATCH_UP;
-    else
-        rc = el_append_held(writer, data, size, rows, row_count, out);
-    if (known && rc == EL_APPENDED)
-        el_known_advance(known, data, out);
-    el_append_end(writer, rc == EL_MUST_REPAIR);
+    int32_t rc = append_run(writer, &(el_input){data, size, rows, row_count, ending, source}, out);
+    if (rc == EL_APPENDED && out->consumed)
+        writer->data_epoch = source->data_epoch;
     return rc;
 }
-
-_Static_assert(_Generic(&el_append, el_append_call: 1, default: 0), "the other extension calls it by this type");

@@ -31,6 +31,8 @@ typedef struct {                          /* a running append: none of it is pub
     el_tuple tuple;
     el_replica replica;
     const el_leading *source;              /* NULL: the run is new here; else the batches are those of a leader */
+    int stamped;                          /* the batches have their offsets and epochs */
+    int append_time;                      /* they get the append time */
     int64_t now_ms;
     int pieces;
     int64_t piece_position;               /* file position of the gathered pieces */
@@ -44,6 +46,8 @@ typedef struct {                          /* a running append: none of it is pub
     int32_t next_sequence;
 } el_run;
 
+/* The bit of a directory in an ISR; 0 for none. */
+uint64_t el_isr_bit(int32_t slot);
 /* Whether the page accepts a new run of this writer: EL_OK, EL_NOT_LEADER or EL_TOO_FEW. */
 int32_t el_replica_accepts(const el_writer *writer, const el_tuple *tuple, const el_replica *replica);
 /* Raises the high watermark to `end`, and to nothing while the decided ISR is too small. In one directory: to the log end. */

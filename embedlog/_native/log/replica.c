@@ -10,7 +10,7 @@
 
 static int bits_of(uint64_t set) { return __builtin_popcountll(set); }
 
-static uint64_t bit_of(int32_t slot) { return slot >= 0 && slot < 64 ? UINT64_C(1) << slot : 0; }
+uint64_t el_isr_bit(int32_t slot) { return slot >= 0 && slot < 64 ? UINT64_C(1) << slot : 0; }
 
 int32_t el_replica_accepts(const el_writer *writer, const el_tuple *tuple, const el_replica *replica) {
     if (!writer->replicated)
@@ -55,7 +55,7 @@ int64_t el_committed_end(const el_writer *writer, const el_run *run) {
     const el_tuple *tuple = &run->tuple;
     if (run->source)
         return run->source->high_watermark < tuple->log_end ? run->source->high_watermark : tuple->log_end;
-    if (run->replica.role == EL_ROLE_LEADER && run->replica.maximal_isr != bit_of(writer->node_slot))
+    if (run->replica.role == EL_ROLE_LEADER && run->replica.maximal_isr != el_isr_bit(writer->node_slot))
         return tuple->high_watermark;
     return tuple->log_end;
 }
@@ -82,10 +82,10 @@ int32_t el_commit(el_writer *leader, int32_t node_slot, int32_t epoch, const el_
         return EL_MUST_REMAP;
     if (replica.role != EL_ROLE_LEADER || tuple.epoch != epoch)
         return EL_NOT_LEADER;
-    uint64_t missing = replica.maximal_isr & ~bit_of(node_slot);
+    uint64_t missing = replica.maximal_isr & ~el_isr_bit(node_slot);
     int64_t end = tuple.log_end, before = tuple.high_watermark;
     for (int64_t at = 0; at < count && missing; at++) {
-        uint64_t bit = bit_of(members[at].node_slot);
+        uint64_t bit = el_isr_bit(members[at].node_slot);
         int64_t found = missing & bit ? end_of(&members[at], tuple.epoch) : -1;
         if (found < 0)
             continue;

@@ -17,19 +17,35 @@ enum {
 
 static const int64_t BYTES_MAX = 1 << 20;
 
+static int followers_valid(PyObject *followers) {
+    for (Py_ssize_t at = 0; at < PyTuple_Size(followers); at++) {
+        PyObject *each = PyTuple_GetItem(followers, at);
+        if (!PyTuple_Check(each) || PyTuple_Size(each) != 3) return 0;
+    }
+    return 1;
+}
+
 PyObject *el_open_direct(PyObject *object, PyObject *args) {
     el_queue *self = (el_queue *)object;
-    PyObject *partition, *mutex, *writer, *config;
+    PyObject *partition, *mutex, *writer, *config, *followers = NULL;
     unsigned long long append, raw;
     long long flush_ms, batch_bytes_max;
-    if (!PyArg_ParseTuple(args, "OOOOKKLL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms, &batch_bytes_max))
+    if (!PyArg_ParseTuple(args, "OOOOKKLL|O!:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
+                          &batch_bytes_max, &PyTuple_Type, &followers))
         return NULL;
+    if (followers && !followers_valid(followers)) {
+        PyErr_SetString(PyExc_TypeError, "open_direct: each follower is (partition, mutex, writer)");
+        return NULL;
+    }
     el_replace(&self->target, partition);
     el_replace(&self->mutex, mutex);
     el_replace(&self->writer, writer);
     el_replace(&self->config, config);
-    self->append = (el_append_call)(uintptr_t)append;
-    self->raw = (el_writer *)(uintptr_t)raw;
+    el_replace(&self->followers, followers);
+    self->append = followers ? NULL : (el_append_call)(uintptr_t)append;
+    self->raw = followers ? NULL : (el_writer *)(uintptr_t)raw;
+    self->append_together = followers ? (el_together_call)(uintptr_t)append : NULL;
+    self->together = followers ? (el_together *)(uintptr_t)raw : NULL;
     self->flush_ns = flush_ms > INT64_MAX / 1000000 ? INT64_MAX : flush_ms * 1000000;
     self->batch_bytes_max = batch_bytes_max;
     Py_RETURN_NONE;
@@ -41,6 +57,7 @@ PyObject *el_disable_inline(PyObject *object, PyObject *unused) {
     Py_CLEAR(self->mutex);
     Py_CLEAR(self->writer);
     Py_CLEAR(self->config);
+    Py_CLEAR(self->followers);
     Py_RETURN_NONE;
 }
 
@@ -96,11 +113,12 @@ static int queue_usual(const el_queue *queue, const el_producer_batch *batch) {
 /* The objects of the queue, held during an append: the queue itself may be disabled meanwhile. The files stay open for another reason:
  * the partition closes them under its mutex, which the caller holds. */
 typedef struct {
-    PyObject *target, *mutex, *writer, *config;
+    PyObject *target, *mutex, *writer, *config, *followers;
 } el_held;
 
 static el_held held_take(const el_queue *queue) {
-    return (el_held){Py_NewRef(queue->target), Py_NewRef(queue->mutex), Py_NewRef(queue->writer), Py_NewRef(queue->config)};
+    return (el_held){Py_NewRef(queue->target), Py_NewRef(queue->mutex), Py_NewRef(queue->writer), Py_NewRef(queue->config),
+                     Py_XNewRef(queue->followers)};
 }
 
 static void held_release(el_held *held) {
@@ -108,15 +126,47 @@ static void held_release(el_held *held) {
     Py_DECREF(held->mutex);
     Py_DECREF(held->writer);
     Py_DECREF(held->config);
+    Py_XDECREF(held->followers);
 }
 
-/* Takes the partition's mutex if it is free, and checks that writer and settings are still the given ones. A lock that this thread
- * already holds is not free. */
+/* Takes a partition's mutex if it is free, and checks that its writer is still the given one. A lock that this thread already holds
+ * is not free. */
+static int mutex_enter(PyObject *target, PyObject *mutex, PyObject *writer) {
+    if (!answers(mutex, names.is_owned, Py_False, NULL) || !answers(mutex, names.acquire, Py_True, Py_False)) return 0;
+    if (attribute_is(target, names.writer, writer)) return 1;
+    answers(mutex, names.release, Py_None, NULL);
+    return 0;
+}
+
+static PyObject *follower_part(const el_held *held, Py_ssize_t at, Py_ssize_t part) {
+    return PyTuple_GetItem(PyTuple_GetItem(held->followers, at), part);
+}
+
+static void followers_leave(const el_held *held, Py_ssize_t count) {
+    while (count--) answers(follower_part(held, count, 1), names.release, Py_None, NULL);
+}
+
+static int followers_enter(const el_held *held) {
+    Py_ssize_t count = held->followers ? PyTuple_Size(held->followers) : 0;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        if (mutex_enter(follower_part(held, at, 0), follower_part(held, at, 1), follower_part(held, at, 2))) continue;
+        followers_leave(held, at);
+        return 0;
+    }
+    return 1;
+}
+
+/* Takes the mutexes of the partition, and of its followers in a set. */
 static int partition_enter(const el_held *held) {
-    if (!answers(held->mutex, names.is_owned, Py_False, NULL) || !answers(held->mutex, names.acquire, Py_True, Py_False)) return 0;
-    if (attribute_is(held->target, names.writer, held->writer) && attribute_is(held->target, names.config, held->config)) return 1;
+    if (!mutex_enter(held->target, held->mutex, held->writer)) return 0;
+    if (attribute_is(held->target, names.config, held->config) && followers_enter(held)) return 1;
     answers(held->mutex, names.release, Py_None, NULL);
     return 0;
+}
+
+static void partition_leave(const el_held *held) {
+    if (held->followers) followers_leave(held, PyTuple_Size(held->followers));
+    answers(held->mutex, names.release, Py_None, NULL);
 }
 
 /* ---- the write -------------------------------------------------------------------------------------------------- */
@@ -155,7 +205,11 @@ static int batch_write(el_queue *queue, el_producer_batch *batch, int64_t deadli
     el_known known = {.producer_id = queue->producer_id, .seen = queue->seen, .next_sequence = queue->next_sequence, .epoch = queue->producer_epoch};
     int32_t code;
     Py_BEGIN_ALLOW_THREADS
-    code = queue->append(queue->raw, batch->data, batch->size, &row, 1, queue->producer_id >= 0 ? &known : NULL, deadline_ns, out);
+    el_known *state = queue->producer_id >= 0 ? &known : NULL;
+    if (queue->together)
+        code = queue->append_together(queue->together, batch->data, batch->size, &row, 1, state, deadline_ns, out);
+    else
+        code = queue->append(queue->raw, batch->data, batch->size, &row, 1, state, deadline_ns, out);
     Py_END_ALLOW_THREADS
     batch->state = (int8_t)before;
     if (code != EL_APPENDED) return 0;
@@ -186,9 +240,9 @@ int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {
     el_held held = held_take(queue);
     int turn = 0;
     if (partition_enter(&held)) { /* its calls may have run other code: the queue is checked again */
-        turn = batch->queue == queue && queue_usual(queue, batch) && queue->writer == held.writer && el_queue_enter(queue);
+        turn = batch->queue == queue && queue_usual(queue, batch) && queue->writer == held.writer && queue->followers == held.followers && el_queue_enter(queue);
         if (turn) queue_write(queue, batch, limit_ns);
-        answers(held.mutex, names.release, Py_None, NULL);
+        partition_leave(&held);
     }
     if (turn) el_queue_leave(queue);
     held_release(&held);

@@ -21,7 +21,7 @@
 /* Stores a new reference to `object` in `*place` and releases the previous one. */
 static inline void el_replace(PyObject **place, PyObject *object) {
     PyObject *old = *place;
-    *place = Py_NewRef(object);
+    *place = Py_XNewRef(object);
     Py_XDECREF(old);
 }
 
@@ -148,9 +148,9 @@ struct el_queue {
     int64_t checked_ns;          /* last write or check by the producer's thread */
     int64_t flush_ns;            /* upper bound of unsynced time; later the thread must sync */
     int64_t batch_bytes_max;     /* the thread rejects larger batches */
-    PyObject *target, *mutex, *writer, *config; /* the partition's objects for inline appends; NULL: inline appends are disabled */
-    el_append_call append;       /* of the other extension: Python passes its address and the writer's */
-    el_writer *raw;
+    PyObject *target, *mutex, *writer, *config, *followers; /* for inline appends; NULL: disabled, or no followers */
+    el_append_call append; el_writer *raw; /* of the other extension: Python passes both addresses */
+    el_together_call append_together; el_together *together; /* the same with followers */
 };
 
 struct el_accumulator {

@@ -39,7 +39,8 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 static int queue_traverse(PyObject *object, visitproc visit, void *arg) {
     el_queue *self = (el_queue *)object;
     PyObject *owned[] = {EL_OBJECT(Py_TYPE(object)), EL_OBJECT(self->accumulator), self->topic, EL_OBJECT(self->first),
-                         EL_OBJECT(self->unacknowledged), EL_OBJECT(self->next_active), self->target, self->mutex, self->writer, self->config};
+                         EL_OBJECT(self->unacknowledged), EL_OBJECT(self->next_active), self->target, self->mutex, self->writer, self->config,
+                         self->followers};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_VISIT(owned[i]);
     return 0;
 }
@@ -270,7 +271,8 @@ static PyMethodDef queue_methods[] = {
     {"leave", queue_leave, METH_NOARGS, "Leaves the queue."},
     {"rest", queue_rest, METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
     {"open_direct", (PyCFunction)el_open_direct, METH_VARARGS,
-     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max): enables inline appends."},
+     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max[, followers]): enables\n"
+     "inline appends. followers: a tuple of (partition, mutex, writer); the addresses are then those of el_append_together."},
     {"collect_inline", el_collect_inline, METH_NOARGS,
      "collect_inline() -> metrics of inline appends since the last call, None if there were none: batches, records, bytes, largest batch,\n"
      "total time, longest time, total time in the queue, longest time in the queue (ns)."},

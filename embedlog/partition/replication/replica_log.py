@@ -24,13 +24,14 @@ from embedlog.format.record_columns import BATCH
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.locked_replica import LockedReplica
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.checkpoints import EpochCache
 
-__all__ = ["Decision", "Fenced", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew"]
+__all__ = ["Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew"]
 
 EpochEnd = Callable[[int], tuple[int, int]]
 
@@ -76,6 +77,10 @@ class ReplicaLog:
         """
         with self._lock.mutex_until(self._state.deadline()):
             self._lock.writer.require(epoch, all_in_sync)
+
+    def with_followers(self, followers: Sequence[ReplicaLog], epoch: int) -> Followers:
+        """The followers to which this process appends together with this leader."""
+        return Followers(self._lock, [each._lock for each in followers], epoch)
 
     @staticmethod
     def check_leads(held: LockedPartition, epoch: int) -> None:

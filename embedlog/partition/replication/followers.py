@@ -1,0 +1,110 @@
+"""The followers of one leader, to which this process appends together with the leader, in one call of the C core.
+
+FOLLOWERS-1  the mutexes of the followers are tried, never waited for, while this thread has the mutex of the leader
+FOLLOWERS-2  a writer is used only while it is the present one of its partition, and the partition is marked dirty
+FOLLOWERS-3  every unusual case is left to the copy: then only the leader takes the run, and the caller commits it
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from embedlog._native import replication, system
+from embedlog._native.replication import Together
+
+if TYPE_CHECKING:
+    from embedlog.config.topic import TopicConfig
+    from embedlog.partition.append_lock import AppendLock
+    from embedlog.partition.log_context import AppendProgress
+    from embedlog.partition.state import PartitionState
+
+
+class DirectReplicas:
+    """The present writers of a leader and its followers: a `DirectTarget` while they are the present ones."""
+
+    def __init__(self, leader: PartitionState, followers: Sequence[PartitionState], epoch: int, used: list[system.Writer]) -> None:
+        """`used` has the writers, the leader's first."""
+        self._leader, self.mutex = leader, leader.mutex
+        self.followers = tuple((state, state.mutex, writer) for state, writer in zip(followers, used[1:], strict=True))
+        slots = [state.context.node_slot for state in (leader, *followers)]
+        self.native = Together((slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch)
+
+    @property
+    def writer(self) -> system.Writer | None:
+        return self._leader.writer
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._leader.config
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """As `Writer.addresses`, of an append to all."""
+        return self.native.addresses
+
+
+class Followers:
+    """The followers of a leader in this process. Threads: any."""
+
+    def __init__(self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int) -> None:
+        self._leader, self._epoch = leader, epoch
+        self._states = [lock.state for lock in followers]
+        self._direct: DirectReplicas | None = None
+        self.stale = False  # another ISR was found in the leader's page
+
+    @property
+    def direct(self) -> DirectReplicas | None:
+        """The target of direct appends, None until an append of this process has prepared all files."""
+        found = self._direct
+        return found if found is not None and not self.stale and self._present() == _writers(found) else None
+
+    def _present(self) -> list[system.Writer | None]:
+        return [state.writer for state in (self._leader.state, *self._states)]
+
+    def append(self, progress: AppendProgress, deadline_ns: int, known: Any) -> int:
+        """Append the rest of a run; a code of `system.Writer.append`. The progress shows what was committed.
+
+        REQUIRES the mutex of the leader.
+        """
+        lock = self._leader
+        lock.writer.require(self._epoch, all_in_sync=True)
+        writer = lock.state.writer or lock.writer.native()
+        arguments = (progress.run.buffer, progress.start, progress.rows_left, deadline_ns, known)
+        entered = self._enter()
+        try:
+            code = self._together().append(*arguments) if len(entered) == len(self._states) else replication.OTHER_ISR
+            self.stale = self.stale or (code == replication.OTHER_ISR and len(entered) == len(self._states))
+        finally:
+            for mutex in entered:
+                mutex.release()
+        if code == system.APPENDED:
+            progress.committed = int(writer.out.next_offset)
+        elif code == replication.OTHER_ISR:
+            return writer.append(*arguments)
+        return system.APPENDED if code == replication.UNCOMMITTED else code
+
+    def _enter(self) -> list[threading.RLock]:
+        """The taken mutexes of the followers; fewer than all if one is not free or not prepared (FOLLOWERS-1, FOLLOWERS-2)."""
+        entered: list[threading.RLock] = []
+        for state in self._states:
+            if not state.mutex.acquire(blocking=False):
+                break
+            entered.append(state.mutex)
+            if state.writer is None or not state.marked_dirty:
+                entered.pop().release()
+                break
+        return entered
+
+    def _together(self) -> Together:
+        """The present writers for the C core. REQUIRES all mutexes, and that each partition has a writer."""
+        found, present = self._direct, self._present()
+        if found is None or present != _writers(found):
+            used = [writer for writer in present if writer is not None]
+            found = self._direct = DirectReplicas(self._leader.state, self._states, self._epoch, used)
+        return found.native
+
+
+def _writers(direct: DirectReplicas) -> list[system.Writer | None]:
+    return [*direct.native.writers]
