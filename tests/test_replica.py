@@ -251,3 +251,22 @@ def test_a_transaction_is_whole_after_the_loss_of_a_directory(tmp_path: Path) ->
                 producer.commit_transaction() if run % 2 else producer.abort_transaction()
         seen = sorted(record.value for record in log.scan("t", isolation_level="read_committed").records())
         assert seen == [b"%d-%d" % (run, number) for run in (1, 3) for number in range(4)]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_caller_that_waits_appends_to_all_directories_itself(tmp_path: Path, lost: int) -> None:
+    wanted = [b"%03d" % number for number in range(200)]
+    with opened(tmp_path) as log:
+        created(log, partitions=1)
+        with log.producer() as producer:
+            for number, value in enumerate(wanted):
+                if number == 100:
+                    assert producer._rows.direct_count > 80, "only the first records need the thread"
+                    before = producer._rows.direct_count
+                    (tmp_path / f"d{lost}").rename(tmp_path / "removed")
+                assert producer.send("t", value).result(20).offset == number
+            assert producer._rows.direct_count > before + 50, "the remaining directories are used in the same way"
+        assert values(log) == wanted
+    for node in {1, 2, 3} - {lost}:
+        with embedlog.open(tmp_path / f"d{node}", read_only=True) as alone:
+            assert values(alone) == wanted

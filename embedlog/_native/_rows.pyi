@@ -133,7 +133,7 @@ class PartitionQueue:
         raw: int,
         flush_ms: int,
         batch_bytes_max: int,
-        followers: tuple[tuple[object, object, object], ...] = ...,
+        followers: tuple[tuple[object, object, object], ...] | None,
         /,
     ) -> None: ...
     def disable_inline(self) -> None: ...

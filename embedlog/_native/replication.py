@@ -141,7 +141,7 @@ class Together:
         """Each writer is given with the slot of its directory."""
         self.writers = (leader[1], *(writer for _, writer in followers))  # referenced while the C core may use them
         for slot, writer in followers:
-            writer.raw.node_slot = slot
+            writer.raw.replicated, writer.raw.node_slot = 1, slot
         require_leader(leader[1], leader[0], epoch, all_in_sync=True)
         self._followers = ffi.new("el_writer *[]", [writer.raw for _, writer in followers])
         self._raw = ffi.new(

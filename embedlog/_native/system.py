@@ -328,17 +328,19 @@ class Writer:
                 "digest_fd": -1,
                 "segment_base": -1,
                 "data_epoch": -1,
+                "directory_lock_fd": -1,
                 "process": os.getpid(),
             },
         )
         self.out = ffi.new("el_appended *")
         self._pages = (page, directory)  # referenced while this object may write to them
 
-    def guard(self, path: str, device: int, inode: int) -> None:
+    def guard(self, path: str, device: int, inode: int, fd: int) -> None:
         """Check before every append that the directory's `.lock` is still this file."""
         self._directory_lock = ffi.new("char[]", os.fsencode(path))
         self.raw.directory_lock_path = self._directory_lock
-        self.raw.directory_lock_device, self.raw.directory_lock_inode = device, inode
+        self.raw.directory_lock_device, self.raw.directory_lock_inode, self.raw.directory_lock_fd = device, inode, fd
+        self.raw.directory_lock_changed_ns = 0
 
     def limits(self, *, segment_bytes: int, segment_ms: int, index_bytes: int, index_interval: int, append_time: bool) -> None:
         raw = self.raw

@@ -239,7 +239,7 @@ class Context:
     handles: Handles = field(default_factory=lambda: Handles(400))
     writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))
     syncers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(64))
-    held_lock: Callable[[], tuple[str, int, int]] | None = None  # the directory's `.lock`: path, device, inode
+    held_lock: Callable[[], tuple[str, int, int, int]] | None = None  # the directory's `.lock`: path, device, inode, fd
     reacquire: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
 

@@ -168,16 +168,15 @@ class Sender:
         direct = partition.direct_target if partition is not None and self.appender.direct else None
         writer, config = (None, target.topic_target.config) if direct is None else (direct.writer, direct.config)
         followers = None if direct is None else direct.followers
-        in_sync = config.min_insync_replicas <= 1 if followers is None else self.appender.repeatable  # else each append is refused
-        usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and in_sync
+        accepted = config.min_insync_replicas <= 1 if followers is None else self.appender.repeatable
+        usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and accepted
         if direct is None or writer is None or not usual:
             target.direct = None
             target.queue.disable_inline()
         elif target.direct != (id(writer), id(config), id(direct)):
             target.direct = (id(writer), id(config), id(direct))
-            extra = () if followers is None else (followers,)
-            limits = config.flush_ms, config.batch_limit
-            target.queue.open_direct(direct, direct.mutex, writer, config, *direct.addresses, *limits, *extra)
+            (append, raw), (flush_ms, limit) = direct.addresses, (config.flush_ms, config.batch_limit)
+            target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, flush_ms, limit, followers)
             if followers is not None:
                 target.queue.seen = target.seen = -1  # it may be the slot of another leader (REPLICA-16)
 

@@ -13,7 +13,9 @@ from uuid import UUID
 import embedlog
 from embedlog._native import system
 from embedlog.errors import StorageError
+from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
+from embedlog.partition.replication.followers import Followers
 from embedlog.replica_set.decision_log import Decided, MakeEvent
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
@@ -84,13 +86,35 @@ class Disk:
 class Breakable:
     """A partition, or its replica, that fails with its disk."""
 
-    def __init__(self, disk: Disk, used: object) -> None:
+    def __init__(self, disk: Disk, used: Any) -> None:
         self._disk, self._used = disk, used
 
     def __getattr__(self, name: str) -> Any:
         self._disk.check()
+        if name == "with_followers":
+            return self._with_followers
         found = getattr(self._used, name)
         return Breakable(self._disk, found) if name == "replica" else found
+
+    def _with_followers(self, followers: Sequence[Breakable], epoch: int) -> Followers:
+        locks = [each._used._lock for each in (self, *followers)]
+        return BreakableFollowers(locks[0], locks[1:], epoch, [each._disk for each in followers])
+
+
+class BreakableFollowers(Followers):
+    """Followers whose files cannot be used while one of their disks is broken."""
+
+    def __init__(self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, disks: Sequence[Disk]) -> None:
+        super().__init__(leader, followers, epoch)
+        self._disks = disks
+
+    def _enter(self) -> list[threading.RLock]:
+        try:
+            for disk in self._disks:
+                disk.check()
+        except StorageError:
+            return []
+        return super()._enter()
 
 
 class Process:

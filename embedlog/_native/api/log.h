@@ -150,6 +150,10 @@ typedef struct {
     int32_t all_in_sync;             /* acks=all: too few members of the decided ISR refuse the append */
     int32_t data_epoch;              /* of a follower's last batch that this process copied; -1 unknown */
     int64_t cuts;                    /* EL_WORD_CUTS when the descriptors were opened */
+    int64_t lock_changed_ns;         /* in a set: change time of the lock file, whose path was compared after it; 0 none */
+    int64_t directory_lock_changed_ns;
+    int32_t directory_lock_fd;       /* -1 none */
+    int32_t reserved;
 } el_writer;
 
 enum el_append_code {

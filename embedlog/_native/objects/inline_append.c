@@ -18,6 +18,7 @@ enum {
 static const int64_t BYTES_MAX = 1 << 20;
 
 static int followers_valid(PyObject *followers) {
+    if (!PyTuple_Check(followers)) return 0;
     for (Py_ssize_t at = 0; at < PyTuple_Size(followers); at++) {
         PyObject *each = PyTuple_GetItem(followers, at);
         if (!PyTuple_Check(each) || PyTuple_Size(each) != 3) return 0;
@@ -27,12 +28,13 @@ static int followers_valid(PyObject *followers) {
 
 PyObject *el_open_direct(PyObject *object, PyObject *args) {
     el_queue *self = (el_queue *)object;
-    PyObject *partition, *mutex, *writer, *config, *followers = NULL;
+    PyObject *partition, *mutex, *writer, *config, *followers;
     unsigned long long append, raw;
     long long flush_ms, batch_bytes_max;
-    if (!PyArg_ParseTuple(args, "OOOOKKLL|O!:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
-                          &batch_bytes_max, &PyTuple_Type, &followers))
+    if (!PyArg_ParseTuple(args, "OOOOKKLLO:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
+                          &batch_bytes_max, &followers))
         return NULL;
+    if (followers == Py_None) followers = NULL;
     if (followers && !followers_valid(followers)) {
         PyErr_SetString(PyExc_TypeError, "open_direct: each follower is (partition, mutex, writer)");
         return NULL;

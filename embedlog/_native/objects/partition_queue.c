@@ -271,8 +271,8 @@ static PyMethodDef queue_methods[] = {
     {"leave", queue_leave, METH_NOARGS, "Leaves the queue."},
     {"rest", queue_rest, METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
     {"open_direct", (PyCFunction)el_open_direct, METH_VARARGS,
-     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max[, followers]): enables\n"
-     "inline appends. followers: a tuple of (partition, mutex, writer); the addresses are then those of el_append_together."},
+     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max, followers): enables\n"
+     "inline appends. followers: None, or a tuple of (partition, mutex, writer), with the addresses of el_append_together."},
     {"collect_inline", el_collect_inline, METH_NOARGS,
      "collect_inline() -> metrics of inline appends since the last call, None if there were none: batches, records, bytes, largest batch,\n"
      "total time, longest time, total time in the queue, longest time in the queue (ns)."},

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class DirectReplicas:
     """The present writers of a leader and its followers: a `DirectTarget` while they are the present ones."""
 
-    def __init__(self, leader: PartitionState, followers: Sequence[PartitionState], epoch: int, used: list[system.Writer]) -> None:
+    def __init__(
+        self, leader: PartitionState, followers: Sequence[PartitionState], epoch: int, used: list[system.Writer]
+    ) -> None:
         """`used` has the writers, the leader's first."""
         self._leader, self.mutex = leader, leader.mutex
         self.followers = tuple((state, state.mutex, writer) for state, writer in zip(followers, used[1:], strict=True))
@@ -52,7 +54,7 @@ class Followers:
         self._leader, self._epoch = leader, epoch
         self._states = [lock.state for lock in followers]
         self._direct: DirectReplicas | None = None
-        self.stale = False  # another ISR was found in the leader's page
+        self.stale = False  # the leader's page must be read again: another ISR was found, or a follower is not prepared
 
     @property
     def direct(self) -> DirectReplicas | None:
@@ -94,6 +96,7 @@ class Followers:
             entered.append(state.mutex)
             if state.writer is None or not state.marked_dirty:
                 entered.pop().release()
+                self.stale = True  # it is to be prepared by a copy, or it failed and leaves the ISR
                 break
         return entered
 

@@ -1,0 +1,312 @@
+"""Appends to a leader and its followers in one call of the C core: what is committed by it, and what is left to the copy."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+from embedlog.format.record_batch import EncodedRun, Stamp
+from embedlog.partition.log_context import AppendProgress
+from embedlog.partition.partition import Partition
+from embedlog.partition.replication.followers import Followers
+from embedlog.partition.replication.replica_log import Decision, NotLeader, TooFew
+from tests.support.replica_logs import content, replica
+from tests.support.stamped_batches import run_of, stamped
+
+EPOCH = 3
+POINTS = ["locked", "before-publish", "after-publish", "before-unlock"]
+
+
+class Set:
+    """A leader with followers that have everything it has."""
+
+    def __init__(self, partitions: Sequence[Partition], *, install: bool = True) -> None:
+        self.leader, self.others = partitions[0], list(partitions[1:])
+        isr = (1 << len(partitions)) - 1
+        if install:
+            assert self.leader.replica.lead(Decision(0, EPOCH, 1, isr, 1))
+            for each in self.others:
+                each.replica.follow(0, EPOCH, self.leader.epoch_end)
+        self.followers = self.leader.replica.with_followers([each.replica for each in self.others], EPOCH)
+
+    def append(self, run: EncodedRun, stamp: Stamp | None = None, followers: Followers | None = None) -> AppendProgress:
+        progress = AppendProgress(run)
+        self.leader.append(run, stamp=stamp, progress=progress, followers=followers or self.followers)
+        return progress
+
+    def level(self) -> None:
+        """Copy and commit, as a process does that has only pages and files."""
+        for each in self.others:
+            while (at := each.published().log_end) < self.leader.published().log_end:
+                fetched = self.leader.replica.read(at)
+                each.replica.take(fetched, EPOCH, self.leader.published().high_watermark)
+        members = [(slot, each.replica) for slot, each in enumerate(self.others, 1)]
+        self.leader.replica.commit(members, EPOCH)
+
+    def prepare(self) -> None:
+        """Append once, and copy it: then all files are open."""
+        self.append(run_of(b"first"))
+        self.level()
+
+    def logs(self) -> list[bytes]:
+        return [content(each).log for each in (self.leader, *self.others)]
+
+    def ends(self) -> list[int]:
+        return [each.published().log_end for each in (self.leader, *self.others)]
+
+
+@contextlib.contextmanager
+def a_set(root: Path, count: int = 3, **config: object) -> Iterator[Set]:
+    with contextlib.ExitStack() as stack:
+        yield Set([stack.enter_context(replica(root / f"d{slot}", slot, config)) for slot in range(count)])
+
+
+def test_a_run_is_committed_in_one_call(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        assert replicas.append(run_of(b"first")).committed == 0, "the start of the epoch is not in the files of the followers"
+        replicas.level()
+        progress = replicas.append(run_of(b"second", b"third"))
+        assert progress.committed == 3
+        assert replicas.leader.published().high_watermark == 3
+        assert replicas.ends() == [3, 3, 3]
+        assert len(set(replicas.logs())) == 1
+        replicas.append(run_of(b"fourth"))
+        assert [each.published().high_watermark for each in replicas.others] == [3, 3], "they know what was committed before"
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_followers_have_the_files_that_a_copy_makes(tmp_path: Path, seed: int, number: int) -> None:
+    rng = random.Random(f"{seed} {number}")
+    time_type = {"message.timestamp.type": rng.choice(["CreateTime", "LogAppendTime"])}
+    with a_set(tmp_path / "together", **time_type) as replicas, replica(tmp_path / "copy", 7, time_type) as copied:
+        sequences, at_once = dict.fromkeys((None, 5, 6), 0), 0
+        copied.replica.follow(0, EPOCH, replicas.leader.epoch_end)
+        for _ in range(40):
+            producer = rng.choice(list(sequences))
+            values = [rng.randbytes(rng.randint(1, 90)) for _ in range(rng.randint(1, 4))]
+            size = rng.choice([90, 1 << 20])
+            if producer is None:
+                progress = replicas.append(run_of(*values, batch_bytes=size))
+            else:
+                stamp = Stamp(producer, 0)
+                progress = replicas.append(stamped(stamp, sequences[producer], *values, batch_bytes=size), stamp)
+                sequences[producer] += len(values)
+            committed = progress.committed > progress.appended().last_offset
+            at_once += committed
+            if not committed:
+                replicas.level()
+            assert replicas.leader.published().high_watermark == replicas.leader.published().log_end
+            assert replicas.ends() == [replicas.leader.published().log_end] * 3
+        assert at_once > 20, "most runs fit into the segments of all directories"
+        while (at := copied.published().log_end) < replicas.leader.published().log_end:
+            copied.replica.take(replicas.leader.replica.read(at, rng.randint(1, 2000)), EPOCH, at)
+        expected = content(copied)
+        for each in replicas.others:
+            assert content(each)[1:] == expected[1:]
+            for suffix in ("index", "timeindex"):
+                files = sorted((tmp_path / "together").glob(f"d{replicas.others.index(each) + 1}/t-0/*.{suffix}"))
+                assert [path.read_bytes() for path in files] == [
+                    (tmp_path / "copy" / "t-0" / path.name).read_bytes() for path in files
+                ], suffix
+
+
+def test_the_log_of_each_follower_loads_after_an_orderly_close(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        for number in range(30):
+            if replicas.append(run_of(b"%060d" % number)).committed == 0:
+                replicas.level()
+        expected = content(replicas.leader).log
+    for slot in (1, 2):
+        with replica(tmp_path / f"d{slot}", slot) as alone:
+            assert content(alone).log == expected
+
+
+def test_a_follower_that_is_locked_is_not_waited_for(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        with embedlog.open(tmp_path / "d1", config={"housekeeping": False}) as other:  # its locks are those of another process
+            other._engine.home.context.node_slot = 1
+            with other._engine.partition("t", 0).exclusive():
+                progress = replicas.append(run_of(b"second"))
+                assert (progress.complete, progress.committed) == (True, 0)
+        assert replicas.leader.published().high_watermark == 1
+        assert replicas.ends()[:2] == [2, 1]
+        replicas.level()
+        assert replicas.append(run_of(b"third")).committed == 3
+
+
+def test_a_follower_in_use_by_a_thread_is_not_waited_for(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        taken, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with replicas.others[1]._state.mutex:
+                taken.set()
+                done.wait(30)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        try:
+            assert taken.wait(30)
+            assert replicas.append(run_of(b"second")).committed == 0
+        finally:
+            done.set()
+            holder.join(30)
+        replicas.level()
+        assert replicas.append(run_of(b"third")).committed == 3
+
+
+def test_a_follower_of_a_later_epoch_takes_nothing(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        assert replicas.others[0].replica.lead(Decision(1, EPOCH + 1, 2, 6, 1))
+        progress = replicas.append(run_of(b"of an old leader"))
+        assert progress.committed == 0
+        assert replicas.ends() == [2, 1, 1]
+        assert replicas.leader.published().high_watermark == 1
+
+
+def test_a_follower_with_another_log_end_takes_nothing(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        replicas.leader.replica.require(EPOCH, all_in_sync=False)
+        replicas.leader.append(run_of(b"acks=1"))
+        assert replicas.append(run_of(b"second")).committed == 0
+        assert replicas.ends() == [3, 1, 1]
+        replicas.level()
+        assert len(set(replicas.logs())) == 1
+
+
+@pytest.mark.parametrize("isr", [0b0011, 0b1111], ids=["smaller", "larger"])
+def test_another_isr_is_left_to_the_caller(tmp_path: Path, isr: int) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        assert replicas.leader.replica.lead(Decision(0, EPOCH, 2, isr, 1))
+        progress = replicas.append(run_of(b"second"))
+        assert (progress.complete, progress.committed, replicas.followers.stale) == (True, 0, True)
+        assert replicas.followers.direct is None
+        assert replicas.ends() == [2, 1, 1]
+        assert replicas.leader.published().high_watermark == 1
+
+
+def test_too_small_an_isr_refuses_the_run(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        assert replicas.leader.replica.lead(Decision(0, EPOCH, 2, 0b111, 4))
+        with pytest.raises(TooFew):
+            replicas.append(run_of(b"second"))
+        assert replicas.ends() == [1, 1, 1]
+
+
+def test_a_leader_of_a_later_epoch_refuses_the_run(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        assert replicas.leader.replica.lead(Decision(0, EPOCH + 1, 2, 0b111, 1))
+        with pytest.raises(NotLeader):
+            replicas.append(run_of(b"second"))
+        assert replicas.ends() == [1, 1, 1]
+
+
+def test_a_cut_of_a_follower_is_noticed(tmp_path: Path) -> None:
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        assert replicas.append(run_of(b"second")).committed == 2
+        with replicas.others[0].replica.exclusive() as held:
+            held.truncate(1)
+        assert replicas.append(run_of(b"third")).committed == 0
+        assert replicas.ends()[:2] == [3, 1]
+        replicas.level()
+        assert replicas.append(run_of(b"fourth")).committed == 4
+
+
+@pytest.mark.parametrize("name", ["embedlog.lock", "embedlog.page", ".lock"])
+def test_a_file_that_was_replaced_in_a_follower_is_noticed(tmp_path: Path, name: str) -> None:
+    """Also after the path of a lock file is no longer read by each append."""
+    with a_set(tmp_path, count=2) as replicas:
+        replicas.prepare()
+        writer = replicas.others[0]._state.writer
+        assert writer is not None
+        until = time.monotonic() + 30
+        while not (writer.raw.lock_changed_ns and writer.raw.directory_lock_changed_ns):
+            assert time.monotonic() < until, "the change times never count"
+            assert replicas.append(run_of(b"more")).committed or replicas.level() is None
+        ends = replicas.ends()
+        path = tmp_path / "d1" / name if name == ".lock" else tmp_path / "d1" / "t-0" / name
+        os.rename(path, path.with_name("elsewhere"))
+        path.write_bytes(b"")
+        assert replicas.append(run_of(b"last")).committed == 0
+        assert replicas.ends()[0] == ends[0] + 1
+
+
+def test_an_append_that_fails_at_any_call_commits_nothing_that_a_follower_lacks(tmp_path: Path) -> None:
+    nth, struck = 0, True
+    while struck:
+        nth += 1
+        with a_set(tmp_path / str(nth), count=2) as replicas:
+            replicas.prepare()
+            system.fault_arm(["pwrite", "ftruncate", "lock", "stat"], nth, "fail", errno.EIO)
+            try:
+                progress = replicas.append(run_of(b"v" * 400))
+                committed = progress.committed
+            except EmbedlogError:
+                committed = 0
+            struck = bool(system.fault_counters()[1])
+            system.fault_off()
+            one, two = replicas.leader.published(), replicas.others[0].published()
+            assert one.high_watermark <= min(one.log_end, two.log_end)
+            assert committed in (0, 2)
+            assert not committed or one.high_watermark == two.log_end == 2
+            replicas.level()
+            assert len(set(replicas.logs())) == 1
+    assert nth > 8, "hardly any call was hit"
+
+
+def killed(root: Path, point: str, nth: int) -> bool:
+    """Whether another process was killed at the nth passage of a point of an append to three directories."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with contextlib.ExitStack() as stack:
+                replicas = Set([stack.enter_context(replica(root / f"d{slot}", slot)) for slot in range(3)], install=False)
+                replicas.prepare()
+                system.fault_arm(["point"], nth, "kill_before", name=point)
+                replicas.append(run_of(b"second"))
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1] == 9
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_after_a_kill_the_leader_has_every_record_of_its_followers(tmp_path: Path, point: str) -> None:
+    ends, nth = set(), 0
+    while True:
+        nth += 1
+        with a_set(tmp_path / f"{nth}") as replicas:
+            replicas.leader.open()
+            if not killed(tmp_path / f"{nth}", point, nth):
+                break
+            for each in (replicas.leader, *replicas.others):
+                with each.replica.exclusive():
+                    pass  # repairs
+            end, *others = replicas.ends()
+            assert 1 <= max(others) <= end <= 2, "the end of the leader is published first"
+            assert replicas.leader.published().high_watermark <= min(others)
+            assert all(replicas.logs()[0].startswith(log) for log in replicas.logs())
+            ends.add((end, *others))
+            replicas.level()
+            assert len(set(replicas.logs())) == 1
+    assert len(ends) >= 2, "the append stops in more than one directory"
+    assert nth > 3, "each directory passes this point"
