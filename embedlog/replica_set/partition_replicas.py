@@ -23,6 +23,7 @@ from embedlog.errors import (
     NotEnoughReplicasError,
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
+from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import LOOK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.events import AlterIsr, Place, Refusal
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-COPY_BYTES: Final = 1 << 20
 
 
 class PartitionReplicas(Leaders):
@@ -262,28 +262,6 @@ class PartitionReplicas(Leaders):
         if joined:
             logger.info("%s: node %d joined the ISR", self.name, node)
         return joined
-
-
-def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int:
-    """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, and errors of both directories."""
-    now, replica = follower.replica.published()
-    if now.epoch > leader.epoch:
-        raise Fenced
-    if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
-        follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns)
-    at = follower.replica.published()[0].log_end
-    while at < end:
-        source = leader.partition.published()
-        if at < source.log_start:
-            with follower.replica.exclusive(deadline_ns) as held:
-                held.restart(source.log_start)
-            at = source.log_start
-            continue
-        fetched = leader.partition.replica.read(at, COPY_BYTES)
-        if not len(fetched.batches):
-            break
-        at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns)
-    return at
 
 
 def committed_in(leader: Leader, epoch: int, offset: int) -> bool:

@@ -114,9 +114,10 @@ class LockedReplica:
         self.held.state.mark_dirty()
         if not len(rows):
             return self._take_run(view[:0], rows, leading)
-        if int(rows["leader_epoch"][0]) < self.last_epoch():
+        epochs = self.epochs()
+        if int(rows["leader_epoch"][0]) < _before(epochs, self.now.log_end).latest_epoch:
             return False
-        self._note_epochs(rows)
+        self._note_epochs(rows, epochs)
         for part in _runs(rows):
             first, last = part[0], part[-1]
             run = view[int(first["position"]) : int(last["position"]) + int(last["size"])]
@@ -127,9 +128,8 @@ class LockedReplica:
             self._refresh()
         return True
 
-    def _note_epochs(self, rows: Batches) -> None:
+    def _note_epochs(self, rows: Batches, before: EpochCache) -> None:
         """Store the epochs of these batches; a later epoch without a batch begins after them (LOCKEDREPLICA-4)."""
-        before = self.epochs()
         after = _before(before, self.now.log_end)
         epochs = rows["leader_epoch"]
         for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():

@@ -20,6 +20,7 @@ from embedlog._native import replication, system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
 from embedlog._native.system import Published
 from embedlog.errors import LockTimeoutError, StorageError
+from embedlog.format.buffer_pool import BufferPool
 from embedlog.format.record_columns import BATCH
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
@@ -176,13 +177,13 @@ class ReplicaLog:
 
     # ---- copies ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int = 1 << 20, upto: int | None = None) -> Fetched:
+    def read(self, offset: int, max_bytes: int = 1 << 20, upto: int | None = None, pool: BufferPool | None = None) -> Fetched:
         """Whole checked batches from the one that holds `offset`, up to the log end, for another replica.
 
         The generation is compared afterwards. Raises OffsetOutOfRangeError, CorruptRecordError.
         """
         self._state.ensure_open()
-        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=False, upto=upto, pool=None, whole=True)
+        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=False, upto=upto, pool=pool, whole=True)
         found.offset = offset
         return found
 

@@ -1,0 +1,92 @@
+"""Copies of a leader's log to a follower that is far behind: the same bytes, checked, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import system
+from embedlog.errors import CorruptRecordError
+from embedlog.partition.partition import Partition
+from embedlog.replica_set import copying
+from embedlog.replica_set.copying import copy
+from tests.support.replica_partitions import Process, a_set
+from tests.support.stamped_batches import run_of
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 700)
+    monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 2000)
+
+
+def far() -> int:
+    return system.boot_ns() + 30_000_000_000
+
+
+def partition(process: Process, node: int) -> Partition:
+    return process.disks[node].log._engine.partition("t", 0)
+
+
+def filled(process: Process, rng: random.Random, count: int = 200) -> int:
+    """Records of the leader only; the log end."""
+    for _ in range(count):
+        process.partition.append(run_of(rng.randbytes(rng.randint(1, 300))), all_in_sync=False)
+    return process.partition.published().log_end
+
+
+@pytest.mark.parametrize("count", [3, 200], ids=["near", "far"])
+def test_a_follower_gets_every_byte(tmp_path: Path, rng: random.Random, count: int) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        end = filled(process, rng, count)
+        leader = process.replicas.leader(far())
+        for node in {1, 2, 3} - {leader.node}:
+            assert copy(leader, partition(process, node), end, far()) == end
+            assert process.data(node) == process.data(leader.node)
+            assert copy(leader, partition(process, node), end, far()) == end, "nothing is left"
+
+
+def test_a_log_end_that_moves_meanwhile_costs_a_read_only(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        end = filled(process, rng)
+        leader = process.replicas.leader(far())
+        node = min({1, 2, 3} - {leader.node})
+        follower = partition(process, node)
+        take, others = follower.replica.take, []
+
+        def taken(fetched, epoch, mark, deadline_ns):  # type: ignore[no-untyped-def]
+            if not others and follower.published().log_end > 20:  # another process copies a part
+                found = leader.partition.replica.read(fetched.offset, 300)
+                others.append(take(found, epoch, mark, deadline_ns))
+            return take(fetched, epoch, mark, deadline_ns)
+
+        monkeypatch.setattr(follower.replica, "take", taken)
+        assert copy(leader, follower, end, far()) == end
+        assert others
+        assert process.data(node) == process.data(leader.node)
+
+
+def test_damage_in_the_leader_is_not_copied(tmp_path: Path, rng: random.Random) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        end = filled(process, rng)
+        leader = process.replicas.leader(far())
+        segment = sorted((process.disks[leader.node].path / "t-0").glob("*.log"))[3]
+        whole = process.data(leader.node)
+        original = segment.read_bytes()
+        damaged = bytearray(original)
+        damaged[len(damaged) // 2] ^= 4
+        segment.write_bytes(damaged)
+        node = min({1, 2, 3} - {leader.node})
+        with pytest.raises(CorruptRecordError) as problem:
+            copy(leader, partition(process, node), end, far())
+        assert Path(str(problem.value.path)) == segment
+        copied = process.data(node)
+        assert whole.startswith(copied)
+        assert len(copied) > 3000, "everything before the damage is taken"
+        segment.write_bytes(original)
+        assert copy(leader, partition(process, node), end, far()) == end
+        assert process.data(node) == whole
