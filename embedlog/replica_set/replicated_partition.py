@@ -20,6 +20,7 @@ from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.replica_set.parallel_sync import NEVER, sync_all
 from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
 
 if TYPE_CHECKING:
@@ -169,13 +170,26 @@ class ReplicatedPartition:
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
         """Put the committed records below `end` on stable storage in all directories of the ISR (REPLICA-14)."""
-        self._commit(min(end, self.published().log_end), deadline_ns)
-        for node, each in self._in_sync():
+        while True:
+            leader = self._led(deadline_ns)
             try:
-                each.sync_to(min(end, each.published().log_end), deadline_ns)
-            except EmbedlogError as problem:
-                self._replicas.blame(problem)
-                self._replicas.leave(self._led(deadline_ns), node, deadline_ns)
+                return self._sync_in_sync(leader, min(end, leader.partition.published().log_end), deadline_ns)
+            except LeaderChanged:
+                self._leader = None
+            self._check_deadline(deadline_ns)
+
+    def _sync_in_sync(self, leader: Leader, end: int, until: int) -> None:
+        """Commit, then sync all directories of the ISR at the same time. One that fails leaves the ISR. Raises LeaderChanged."""
+        while True:
+            self._replicas.commit(leader, end, until)
+            failed = sync_all(self._replicas.in_sync(leader), end, self._replicas.patient(until))
+            for problem in failed.values():
+                self._replicas.blame(problem, until)
+            if leader.node in failed:
+                raise LeaderChanged
+            if not failed:
+                return
+            self._check_deadline(until)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
@@ -249,20 +263,23 @@ class ReplicatedPartition:
             try:
                 if epoch is not None and epoch != leader.epoch:
                     survived(progress, leader, epoch)
-                epoch = leader.epoch
+                epoch, durable = leader.epoch, leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
                     followers = self._together(leader) if all_in_sync else None
                     if followers is None:
                         leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
+                    alone = flush and not (all_in_sync and durable)
                     patient = self._replicas.patient(until)
                     leader.partition.append(
-                        run, deadline_ns=patient, stamp=stamp, flush=flush, progress=progress, followers=followers
+                        run, deadline_ns=patient, stamp=stamp, flush=alone, progress=progress, followers=followers
                     )
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     self._replicas.commit(leader, appended.last_offset + 1, until)
-                else:
+                if not all_in_sync:
                     self._replicas.note_appended()
+                elif durable and flush and self._is_due(leader, appended.last_offset + 1):
+                    self._sync_in_sync(leader, appended.last_offset + 1, until)
                 return appended
             except TooFew:
                 raise self._replicas.too_few(leader) from None
@@ -271,6 +288,11 @@ class ReplicatedPartition:
             except EmbedlogError as problem:
                 self._failed(problem, until)
             self._check_deadline(until)
+
+    def _is_due(self, leader: Leader, end: int) -> bool:
+        """Whether `flush.messages` asks for a sync before the acknowledgement, in a directory of the ISR."""
+        durable = min(each.durable_offset for _, each in self._replicas.in_sync(leader))
+        return end - durable >= leader.partition.config.flush_messages
 
     def _together(self, leader: Leader) -> Followers:
         """The followers that take a run in the same call. They change with the leader and with its ISR."""

@@ -1,0 +1,137 @@
+"""Durable appends: every directory of the ISR has synced a record before it is acknowledged; all of them at the same time."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import DurabilityError, EmbedlogError
+from embedlog.replica_set.parallel_sync import sync_all
+from tests.support.replica_partitions import Process, a_set
+from tests.support.stamped_batches import run_of
+
+
+class Replica:
+    """A replica with a sync of its own."""
+
+    def __init__(self, sync: Callable[[], object] = lambda: None, durable: int = 0) -> None:
+        self.sync, self.durable_offset, self.path = sync, durable, Path("/disk/t-0")
+
+    def sync_to(self, end: int, deadline_ns: int) -> None:
+        self.sync()
+        self.durable_offset = end
+
+
+def after(seconds: float) -> int:
+    return system.boot_ns() + int(seconds * 1e9)
+
+
+def synced(*replicas: Any, deadline_ns: int | None = None) -> dict[int, EmbedlogError]:
+    return sync_all(list(enumerate(replicas)), 5, after(30) if deadline_ns is None else deadline_ns)
+
+
+def test_the_directories_are_synced_at_the_same_time() -> None:
+    barrier = threading.Barrier(3, timeout=30)
+    replicas = [Replica(barrier.wait) for _ in range(3)]
+    assert synced(*replicas) == {}
+    assert [each.durable_offset for each in replicas] == [5, 5, 5]
+
+
+def test_what_is_durable_is_not_synced_again() -> None:
+    def never() -> None:
+        raise AssertionError("it is durable")
+
+    assert synced(Replica(never, durable=5), Replica(), Replica(never, durable=7)) == {}
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_belongs_to_one_directory(failing: int) -> None:
+    def fail() -> None:
+        raise DurabilityError("a sync failed", path="/disk/t-0")
+
+    replicas = [Replica(), Replica()]
+    replicas[failing].sync = fail
+    problems = synced(*replicas)
+    assert list(problems) == [failing]
+    assert isinstance(problems[failing], DurabilityError)
+    assert replicas[1 - failing].durable_offset == 5
+
+
+def test_an_error_of_the_process_is_raised() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        synced(Replica(), Replica(fail))
+
+
+def test_a_directory_that_is_late_has_failed() -> None:
+    released = threading.Event()
+    try:
+        problems = synced(Replica(), Replica(lambda: released.wait(30)), deadline_ns=after(0.05))
+        assert list(problems) == [1]
+        assert isinstance(problems[1], embedlog.LockTimeoutError)
+        assert problems[1].path
+    finally:
+        released.set()
+
+
+def durable(process: Process, nodes: tuple[int, ...] = (1, 2, 3)) -> list[int]:
+    return [process.disks[node].log._engine.partition("t", 0).durable_offset for node in nodes]
+
+
+def make_durable(process: Process) -> None:
+    for disk in process.disks.values():
+        disk.log.alter_topic("t", {"flush.messages": 1})
+
+
+def test_a_record_is_acknowledged_when_all_directories_have_synced_it(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        make_durable(process)
+        for number in range(1, 6):
+            process.partition.append(run_of(b"value"))
+            assert durable(process) == [number] * 3
+
+
+def test_a_follower_with_a_failed_sync_leaves_the_isr(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        make_durable(process)
+        process.partition.append(run_of(b"first"))
+        leader = process.partition.node
+        process.partition.append(run_of(b"second"))
+        follower = next(node for node in (1, 2, 3) if node != leader)
+        system.fault_arm(["fdatasync"], 1, "fail", errno.EIO, name=f"d{follower}/t-0")
+        try:
+            process.partition.append(run_of(b"third"))
+        finally:
+            hits = system.fault_counters()[1]
+            system.fault_off()
+        assert hits
+        assert (process.partition.node, follower in decisions.partition.isr) == (leader, False)
+        assert durable(process, decisions.partition.isr) == [3, 3]
+
+
+def test_a_leader_with_a_failed_sync_hands_over(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        make_durable(process)
+        process.partition.append(run_of(b"first"))
+        process.partition.append(run_of(b"second"))
+        leader = process.partition.node
+        system.fault_arm(["fdatasync"], 1, "fail", errno.EIO, name=f"d{leader}/t-0")
+        try:
+            appended = process.partition.append(run_of(b"third"))
+        finally:
+            hits = system.fault_counters()[1]
+            system.fault_off()
+        assert hits
+        assert appended.base_offset == 2, "it is not appended twice"
+        assert leader not in decisions.partition.isr
+        assert decisions.partition.leader != leader
+        assert durable(process, decisions.partition.isr) == [3, 3]
