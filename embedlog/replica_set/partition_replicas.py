@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
 from embedlog.errors import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
-
 
 
 class PartitionReplicas(Leaders):
