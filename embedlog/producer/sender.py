@@ -175,8 +175,9 @@ class Sender:
             target.queue.disable_inline()
         elif target.direct != (id(writer), id(config), id(direct)):
             target.direct = (id(writer), id(config), id(direct))
-            (append, raw), (flush_ms, limit) = direct.addresses, (config.flush_ms, config.batch_limit)
-            target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, flush_ms, limit, followers)
+            append, raw = direct.addresses
+            limits = config.flush_ms, config.batch_limit
+            target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers)
             if followers is not None:
                 target.queue.seen = target.seen = -1  # it may be the slot of another leader (REPLICA-16)
 

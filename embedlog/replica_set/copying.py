@@ -2,14 +2,14 @@
 
 COPYING-1  a follower first follows the leader's epoch, which cuts what the leader does not have (REPLICA-2)
 COPYING-2  the bytes of every chunk are checked (checksums, chain, digests) before the follower takes them unchanged
-COPYING-3  a follower far behind gets one chunk while the next one is read. A chunk that was read for another log end is not taken
+COPYING-3  a follower that lacks much gets one chunk while the next one is read. A chunk for another log end is not taken
 COPYING-4  no lock of the leader is held, and the follower's lock is held for one chunk
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +18,12 @@ from embedlog.format.buffer_pool import BufferPool
 from embedlog.partition.replication.replica_log import Fenced
 
 if TYPE_CHECKING:
+    from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
-    from embedlog.partition.reader import Fetched
     from embedlog.replica_set.leaders import Leader
 
 CHUNK_BYTES: Final = 1 << 20
-LARGE_CHUNK_BYTES: Final = 4 << 20  # far behind: fewer locks and fewer reads of the pages
+LARGE_CHUNK_BYTES: Final = 4 << 20  # if much is to be copied: fewer locks and fewer reads of the pages
 
 Read = Callable[[int], "Fetched"]
 
@@ -39,7 +39,7 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int
     if at >= end:
         return at
     unread = leader.partition.unread_bytes(at)
-    with _reading(leader.partition, far=unread is None or unread > LARGE_CHUNK_BYTES) as read:
+    with _reading(leader.partition, much=unread is None or unread > LARGE_CHUNK_BYTES) as read:
         while at < end:
             source = leader.partition.published()
             if at < source.log_start:
@@ -54,24 +54,56 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int
     return at
 
 
+class _Ahead(threading.Thread):
+    """One chunk that is read while the chunk before it is written."""
+
+    def __init__(self, read: Read, offset: int) -> None:
+        super().__init__(name="embedlog-copy", daemon=True)
+        self._read, self.offset = read, offset
+        self._found: Fetched | None = None
+        self._problem: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Read; an error is kept for `result`."""
+        try:
+            self._found = self._read(self.offset)
+        except BaseException as problem:  # noqa: BLE001  (`result` raises it)
+            self._problem = problem
+
+    def result(self) -> Fetched:
+        """The chunk, once it is read. Raises the errors of the read."""
+        self.join()
+        if self._problem is not None:
+            raise self._problem
+        if self._found is None:
+            raise AssertionError("neither a chunk nor an error")
+        return self._found
+
+
 @contextlib.contextmanager
-def _reading(partition: Partition, *, far: bool) -> Iterator[Read]:
-    """A function that reads the chunk at an offset; if `far`, it begins to read the next one meanwhile."""
-    if not far:
+def _reading(partition: Partition, *, much: bool) -> Iterator[Read]:
+    """A function that reads the chunk at an offset; if there is much to read, it begins to read the next one meanwhile."""
+    if not much:
         yield lambda offset: partition.replica.read(offset, CHUNK_BYTES)
         return
-    pool = BufferPool()
-    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="embedlog-copy") as reader:
-        ahead: dict[int, concurrent.futures.Future[Fetched]] = {}
+    pool, ahead = BufferPool(), list[_Ahead]()
 
-        def begin(offset: int) -> concurrent.futures.Future[Fetched]:
-            return reader.submit(partition.replica.read, offset, LARGE_CHUNK_BYTES, None, pool)
+    def chunk(offset: int) -> Fetched:
+        return partition.replica.read(offset, LARGE_CHUNK_BYTES, None, pool)
 
-        def read(offset: int) -> Fetched:
-            found = (ahead.pop(offset, None) or begin(offset)).result()
-            ahead.clear()
-            if len(found.batches):
-                ahead[found.next_offset] = begin(found.next_offset)
-            return found
+    def read(offset: int) -> Fetched:
+        next_chunk = ahead.pop() if ahead else None
+        if next_chunk is not None and next_chunk.offset != offset:
+            next_chunk.join()
+            next_chunk = None
+        found = chunk(offset) if next_chunk is None else next_chunk.result()
+        if len(found.batches):
+            ahead.append(_Ahead(chunk, found.next_offset))
+        return found
 
+    try:
         yield read
+    finally:
+        for each in ahead:
+            each.join()

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LockTimeoutError
+from embedlog.replica_set.leaders import Leader, LeaderChanged
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
+    from embedlog.replica_set.partition_replicas import PartitionReplicas
 
 NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
 
@@ -60,3 +62,28 @@ def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: i
         if problem is not None and not isinstance(problem, EmbedlogError):
             raise problem
     return {node: problem for node, problem in found.items() if isinstance(problem, EmbedlogError)}
+
+
+def commit_and_sync(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
+    """Commit, then sync the directories of the ISR. One with a failed sync leaves the ISR; then the others are enough.
+
+    Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the deadline (PARALLELSYNC-2).
+    """
+    while True:
+        replicas.commit(leader, end, deadline_ns)
+        failed = sync_all(replicas.in_sync(leader), end, replicas.patient(deadline_ns))
+        for problem in failed.values():
+            replicas.blame(problem, deadline_ns)
+        if leader.node in failed:
+            raise LeaderChanged
+        if not failed:
+            return
+        if system.boot_ns() >= deadline_ns:
+            raise next(iter(failed.values()))
+
+
+def sync_if_due(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
+    """As `commit_and_sync`, if `flush.messages` requires it in a directory of the ISR."""
+    durable = min(each.durable_offset for _, each in replicas.in_sync(leader))
+    if end - durable >= leader.partition.config.flush_messages:
+        commit_and_sync(replicas, leader, end, deadline_ns)

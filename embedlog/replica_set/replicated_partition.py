@@ -20,7 +20,7 @@ from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
-from embedlog.replica_set.parallel_sync import NEVER, sync_all
+from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, SplitPoint, Tail
     from embedlog.partition.log_context import Bounds, DirectTarget
     from embedlog.partition.partition import Partition
-    from embedlog.partition.replication.followers import Followers
+    from embedlog.partition.replication.replica_log import Followers
     from embedlog.types import OffsetAndTimestamp
 
 T = TypeVar("T")
@@ -173,23 +173,10 @@ class ReplicatedPartition:
         while True:
             leader = self._led(deadline_ns)
             try:
-                return self._sync_in_sync(leader, min(end, leader.partition.published().log_end), deadline_ns)
+                return commit_and_sync(self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns)
             except LeaderChanged:
                 self._leader = None
             self._check_deadline(deadline_ns)
-
-    def _sync_in_sync(self, leader: Leader, end: int, until: int) -> None:
-        """Commit, then sync all directories of the ISR at the same time. One that fails leaves the ISR. Raises LeaderChanged."""
-        while True:
-            self._replicas.commit(leader, end, until)
-            failed = sync_all(self._replicas.in_sync(leader), end, self._replicas.patient(until))
-            for problem in failed.values():
-                self._replicas.blame(problem, until)
-            if leader.node in failed:
-                raise LeaderChanged
-            if not failed:
-                return
-            self._check_deadline(until)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
@@ -278,8 +265,8 @@ class ReplicatedPartition:
                     self._replicas.commit(leader, appended.last_offset + 1, until)
                 if not all_in_sync:
                     self._replicas.note_appended()
-                elif durable and flush and self._is_due(leader, appended.last_offset + 1):
-                    self._sync_in_sync(leader, appended.last_offset + 1, until)
+                elif durable and flush:
+                    sync_if_due(self._replicas, leader, appended.last_offset + 1, until)
                 return appended
             except TooFew:
                 raise self._replicas.too_few(leader) from None
@@ -288,11 +275,6 @@ class ReplicatedPartition:
             except EmbedlogError as problem:
                 self._failed(problem, until)
             self._check_deadline(until)
-
-    def _is_due(self, leader: Leader, end: int) -> bool:
-        """Whether `flush.messages` asks for a sync before the acknowledgement, in a directory of the ISR."""
-        durable = min(each.durable_offset for _, each in self._replicas.in_sync(leader))
-        return end - durable >= leader.partition.config.flush_messages
 
     def _together(self, leader: Leader) -> Followers:
         """The followers that take a run in the same call. They change with the leader and with its ISR."""

@@ -1,4 +1,4 @@
-"""Copies of a leader's log to a follower that is far behind: the same bytes, checked, whatever happens meanwhile."""
+"""Copies of a leader's log to a follower that lacks a large part: the same bytes, checked, whatever happens meanwhile."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
  * CTOGETHER-1  the leader's lock is held until the commit; a follower's lock is tried, and released before the next one (REPLICA-15)
  * CTOGETHER-2  the leader's end is published before a follower takes the run, so no follower has a batch that the leader can lose
  * CTOGETHER-3  a follower takes the run by the code of a copy (el_follow): epoch, position and segment are compared under its lock
- * CTOGETHER-4  what a follower does not take at once is left to the caller, who copies it without the leader's lock */
+ * CTOGETHER-4  what a follower does not take at once is left to the caller, which copies it without the leader's lock */
 #include "log/append.h"
 
 int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,

@@ -242,7 +242,8 @@ int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {
     el_held held = held_take(queue);
     int turn = 0;
     if (partition_enter(&held)) { /* its calls may have run other code: the queue is checked again */
-        turn = batch->queue == queue && queue_usual(queue, batch) && queue->writer == held.writer && queue->followers == held.followers && el_queue_enter(queue);
+        int same = queue->writer == held.writer && queue->followers == held.followers;
+        turn = batch->queue == queue && queue_usual(queue, batch) && same && el_queue_enter(queue);
         if (turn) queue_write(queue, batch, limit_ns);
         partition_leave(&held);
     }

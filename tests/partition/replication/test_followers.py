@@ -1,4 +1,4 @@
-"""Appends to a leader and its followers in one call of the C core: what is committed by it, and what is left to the copy."""
+"""Appends to a leader and its followers in one call of the C core: what it commits, and what the copy must do."""
 
 from __future__ import annotations
 
