@@ -63,16 +63,18 @@ class Log:
         read_only: bool = False,
         create: bool = True,
         alone: bool = False,
+        racks: Sequence[str | None] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LogOptions],
     ) -> None:
         parsed = parse(LogConfig, config, **settings)
         engine: Engine
         if isinstance(path, Sequence) and not isinstance(path, str):
-            engine = ReplicatedEngine(
-                [location.checked(each) for each in path], read_only=read_only, create=create, config=parsed
-            )
+            places = [location.checked(each) for each in path]
+            engine = ReplicatedEngine(places, read_only=read_only, create=create, config=parsed, racks=racks)
         else:
+            if racks is not None:
+                raise TypeError("racks belong to a list of directories, one for each")
             engine = Engine([location.checked(path)], read_only=read_only, create=create, alone=alone, config=parsed)
         self._housekeeper: Housekeeper | None = None
         try:
@@ -444,19 +446,21 @@ def open(
     read_only: bool = False,
     create: bool = True,
     alone: bool = False,
+    racks: Sequence[str | None] | None = None,
     config: Mapping[str, Any] | None = None,
     **settings: Unpack[LogOptions],
 ) -> Log:
     """Open a log directory, and create it if it is absent; any number of processes may open it.
 
     `read_only` takes no lock and needs no write permission; it follows other processes. `create=False` refuses an absent path.
-    A directory of a set is written only if `alone`. `config` has Kafka's names (docs/configuration.md); keywords use "_".
+    A list of directories is a set with replicas; those that are missing or fail are away. `racks` has a label for each. One
+    directory of a set is written only if `alone`. `config` has Kafka's names (docs/configuration.md); keywords use "_".
 
     Raises DirectoryInUseError if a broker uses it, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
     ReplicaSetError, ConfigError, StorageError.
     """
     try:
-        return Log(path, read_only=read_only, create=create, alone=alone, config=config, **settings)
+        return Log(path, read_only=read_only, create=create, alone=alone, racks=racks, config=config, **settings)
     except StorageError as error:
         if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

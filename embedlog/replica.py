@@ -39,20 +39,29 @@ class ReplicatedEngine(Engine):
 
     set: ReplicaSet
 
-    def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        read_only: bool,
+        create: bool,
+        config: LogConfig,
+        racks: Sequence[str | None] | None = None,
+    ) -> None:
+        self._racks = racks
         super().__init__(paths, read_only=read_only, create=create, config=config)
 
     def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
         config = self.config
         deadline_ns = files.deadline_after(config.lock_timeout_ms / 1000)
         if self.read_only:
-            checked = set_up.check_to_read(paths)
+            checked = set_up.check_to_read(paths, self._racks)
         else:
-            checked = set_up.prepare_set(paths, deadline_ns=deadline_ns, create=create, mode=config.file_mode)
+            checked = set_up.prepare_set(paths, deadline_ns=deadline_ns, racks=self._racks, create=create, mode=config.file_mode)
         self.set = ReplicaSet(self._directory, config, self.check_open, read_only=self.read_only)
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
-        self.set.open(checked)
+        self.set.open(checked, dict(zip(map(str, paths), self._racks or (), strict=False)))
         self.registry = cast("Any", self.set.topics)
         self.set.topics.refresh()
 

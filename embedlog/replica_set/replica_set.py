@@ -42,11 +42,20 @@ class ReplicaSet:
         self.members = SetMembers(make, config, read_only=read_only)
         self.growth = SetGrowth(self.members, config)
 
-    def open(self, checked: CheckedSet) -> None:
-        """Open the directories, register them, and read the decisions. Raises the errors of `SetMembers.open`."""
-        self.members.open(checked)
+    def open(self, checked: CheckedSet, racks: Mapping[str, str | None] | None = None) -> None:
+        """Open the directories, register them, and read the decisions. Raises the errors of `SetMembers.open`.
+
+        `racks`: those that were given, by path; others are as they were registered.
+        """
+        self.members.open(checked, racks or {})
         self.directories, self.decisions = self.members.directories, self.members.decisions
         self.topics = SetTopics(self.decisions.hint)
+        voters = self.decisions.hint().voters
+        if not checked.is_registered and len(voters) == 2:
+            logger.info(
+                "a set of two directories needs both for each decision: a third one on another disk lets either fail, also a"
+                " small one without replicas: add_directory(path, replicas=False)"
+            )
 
     def deadline(self) -> int:
         """The deadline (boot clock, ns) of work that begins at this call."""

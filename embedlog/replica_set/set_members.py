@@ -63,8 +63,8 @@ class SetMembers:
 
     # ---- open ------------------------------------------------------------------------------------
 
-    def open(self, checked: CheckedSet) -> None:
-        """Open the given directories, those that answer, and register them.
+    def open(self, checked: CheckedSet, racks: Mapping[str, str | None]) -> None:
+        """Open the given directories, those that answer, and register them, with these racks by path.
 
         Raises NotEnoughDirectoriesError for a new set without all its members, ReplicaSetError, and the errors of one directory
         that are no failure of its storage.
@@ -73,7 +73,8 @@ class SetMembers:
         for found in checked.found:
             try:
                 member_directories.present(found)
-                self._take(member_directories.enter(self.make, found.path))
+                opened = member_directories.enter(self.make, found.path)
+                self._take(member_directories.with_rack(opened, racks[str(found.path)]) if str(found.path) in racks else opened)
             except EmbedlogError as problem:
                 if not member_directories.is_away(problem):
                     raise

@@ -57,9 +57,9 @@ def prepare_set(
         return members.check_set(paths)
 
 
-def check_to_read(paths: Sequence[Path]) -> CheckedSet:
+def check_to_read(paths: Sequence[Path], racks: Sequence[str | None] | None = None) -> CheckedSet:
     """Check directories that are opened to be read. Raises the errors of `check_set`."""
-    _check_paths(paths, None)
+    _check_paths(paths, racks)
     return members.check_set(paths, alone=True)
 
 
@@ -104,6 +104,10 @@ def _check_paths(paths: Sequence[Path], racks: Sequence[str | None] | None) -> N
         raise ReplicaSetError("the number of directories of a set", expected=f"1 to {system.DIRECTORIES_MAX}", found=len(paths))
     if racks is not None and len(racks) != len(paths):
         raise ReplicaSetError("racks", expected=f"one for each of {len(paths)} directories", found=len(racks))
+    if racks is not None and not all(rack is None or (type(rack) is str and rack) for rack in racks):
+        raise TypeError(f"racks are texts or None, not {list(racks)!r:.100}")
+    if racks is not None and 0 < sum(rack is None for rack in racks) < len(racks):
+        raise ReplicaSetError("racks", expected="one for every directory, or none", found=list(racks))
     for path in paths:
         try:
             os.fspath(path).encode()

@@ -305,3 +305,41 @@ def test_a_list_of_one_is_a_set_of_one(tmp_path: Path) -> None:
         assert log.topics() == ["t"]
     with embedlog.open([tmp_path / "d1"], config=QUIET) as log:
         assert values(log) == [b"first"]
+
+
+# ---- racks and advice ------------------------------------------------------------------------------------
+
+
+def racks(log: embedlog.Log) -> list[str | None]:
+    return [each.rack for _, each in sorted(log._engine.set.decisions.hint().nodes.items())]
+
+
+def test_racks_are_given_at_the_opening_and_remembered(tmp_path: Path) -> None:
+    with embedlog.open(paths(tmp_path), racks=["a", "b", "a"], config=QUIET) as log:
+        assert racks(log) == ["a", "b", "a"]
+        log.create_topic("t", 4, replication_factor=2)
+        state = log._engine.set.decisions.hint()
+        assert all(2 in each.replicas for each in state.partitions.values()), "each partition is in both racks"
+    with opened(tmp_path) as log:
+        assert racks(log) == ["a", "b", "a"]
+    with embedlog.open(paths(tmp_path), racks=["x", "y", "z"], config=QUIET) as log:
+        assert racks(log) == ["x", "y", "z"]
+    with opened(tmp_path) as log:
+        assert racks(log) == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("wrong", [["a"], ["a", None, "b"], ["a", "", "b"], [1, 2, 3]])
+def test_wrong_racks_change_nothing(tmp_path: Path, wrong: list[str | None]) -> None:
+    with pytest.raises((ReplicaSetError, TypeError)):
+        embedlog.open(paths(tmp_path), racks=wrong, config=QUIET)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="list of directories"):
+        embedlog.open(tmp_path / "d1", racks=["a"], config=QUIET)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_new_set_of_two_recommends_a_witness_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int) -> None:
+    for _ in range(2):
+        with caplog.at_level("INFO", "embedlog"), opened(tmp_path, count):
+            pass
+    assert caplog.text.count("add_directory") == (count == 2)
