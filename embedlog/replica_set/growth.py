@@ -96,8 +96,8 @@ class SetGrowth:
             own = replace(own, registration_id=found.membership.registration_id, generation=found.membership.generation)
         mode = self._config.file_mode
         others = found.meta.others if found.meta is not None else {}
-        members.write(path, own, mode)
         write_meta(path, MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others), mode)
+        members.write(path, own, mode)  # the last one: an opening takes a directory with both files only
         return own
 
     @staticmethod

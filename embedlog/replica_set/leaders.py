@@ -276,7 +276,10 @@ class Leaders:
             decided = self._decided(state)
             return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
 
-        found = self._decisions.propose([event], deadline_ns)
+        try:
+            found = self._decisions.propose([event], deadline_ns)
+        except NotEnoughDirectoriesError as problem:
+            return str(problem)
         if not isinstance(found, Refusal):
             self._elections.made()
         return found.value if isinstance(found, Refusal) and found is not Refusal.ELECTION_NOT_NEEDED else ""

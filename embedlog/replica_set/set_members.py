@@ -9,6 +9,7 @@ SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, c
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
 SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. This needs all
     opened directories at their recorded paths: a copy of the whole set must not use directories of the first one
+SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted
 """
 
 from __future__ import annotations
@@ -222,6 +223,7 @@ class SetMembers:
 
     def _register(self, deadline_ns: int) -> None:
         """Register what is not registered, by one decision (SETMEMBERS-1). Raises NotEnoughDirectoriesError, ReplicaSetError."""
+        self._drop_retired(deadline_ns)
         entered = [self._opened[node].entered for node in sorted(self._unregistered)]
         state = registration.register(
             self.decisions, entered, observe=self.observed, deadline_ns=deadline_ns, mode=self._config.file_mode
@@ -231,6 +233,17 @@ class SetMembers:
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
         self._adopt(state)
+
+    def _drop_retired(self, deadline_ns: int) -> None:
+        """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""
+        registered = {node for node in self._unregistered if self._opened[node].entered.membership.registered_id is not None}
+        state = self.decisions.hint()
+        if not state.nodes or registered <= set(state.nodes):
+            return
+        for node in registered - set(self.decisions.settle(deadline_ns).nodes):
+            path = self._opened[node].path
+            self.forget(node)
+            self._note_away(path, ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"))
 
     def observed(self, state: State) -> Mapping[Place, Observed]:
         """The replicas of all partitions that this process reaches."""

@@ -268,13 +268,10 @@ def test_a_stop_after_a_forced_decision_is_completed_by_the_next_opening(tmp_pat
     (tmp_path / "lost").rename(tmp_path / "d2")
     shutil.rmtree(tmp_path / "d1")
     (tmp_path / "copy").rename(tmp_path / "d1")
-    with pytest.raises(ReplicaSetError):
-        opened(tmp_path, 2)
-    with embedlog.open([tmp_path / "d1"], read_only=True) as log:
-        assert values(log) == [b"first"]
-    (tmp_path / "d2").rename(tmp_path / "lost")
-    with opened(tmp_path, 2):
-        pass
+    with opened(tmp_path, 2) as log:
+        assert nodes(log) == [1], "the directory that was retired by force is not used"
+        assert [directory.path.name for directory in log._engine.directories] == ["d1"]
+        send(log, b"third")
     found = membership.read(tmp_path / "d1")
     assert found is not None
     assert found.cluster_generation == 1
