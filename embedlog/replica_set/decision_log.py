@@ -42,6 +42,16 @@ class Decided(NamedTuple):
     records: tuple[Record, ...]
 
 
+class Proposal(NamedTuple):
+    """What was proposed, and its outcome. `before` is the state from which the events were derived."""
+
+    events: tuple[Event, ...]
+    before: State
+    outcome: Decided | Refusal
+    reason: str
+    spent_s: float
+
+
 class _Own(NamedTuple):
     """The last decision of this object: its term, and the log end after it."""
 
@@ -67,7 +77,9 @@ class DecisionLog:
         self._own = _Own()
         self._view = View(0, NO_TERM, State(cluster_id))
         self._shown: tuple[object, View] = (None, self._view)  # the facts of a page, and what the copy with it shows
-        self.decided: Callable[[State], None] = lambda state: None  # called without locks after each decision of this object
+        self.observer: Callable[[Proposal], None] = lambda proposal: (
+            None
+        )  # called without locks after each proposal of this object
 
     # ---- the copies ------------------------------------------------------------------------------
 
@@ -97,6 +109,10 @@ class DecisionLog:
 
     def hint(self) -> State:
         """The state as one copy shows it, without a lock (QUORUM-7). At least as new as the last decision of this object."""
+        return self.view().state
+
+    def view(self) -> View:
+        """As `hint`, with the position and the term of the last record."""
         for copy, seen in self._by_advance():
             if seen == self._shown[0]:
                 break
@@ -108,7 +124,11 @@ class DecisionLog:
             if found is not None:
                 self._shown = (seen, found)
                 break
-        return max(self._shown[1], self._view, key=lambda view: view.position).state
+        return self.last_view()
+
+    def last_view(self) -> View:
+        """The newest view that this object has read, without access to a directory."""
+        return max(self._shown[1], self._view, key=lambda view: view.position)
 
     def version(self) -> int:
         """A number that rises with each decision that a copy shows: cheap to compare before `hint`."""
@@ -135,38 +155,40 @@ class DecisionLog:
 
     # ---- decisions -------------------------------------------------------------------------------
 
-    def decide(self, make_event: Callable[[State], Event], deadline_ns: int | None = None) -> Decided:
+    def decide(self, make_event: Callable[[State], Event], deadline_ns: int | None = None, *, reason: str = "") -> Decided:
         """Decide about the event that `make_event` derives from the newest state, and append the records.
 
-        Raises the error of a refusal (`refusals`), NotEnoughDirectoriesError, LockTimeoutError.
+        `reason` is for the observer. Raises the error of a refusal (`refusals`), NotEnoughDirectoriesError, LockTimeoutError.
         """
-        return self.decide_all([lambda state, offset: make_event(state)], deadline_ns)
+        return self.decide_all([lambda state, offset: make_event(state)], deadline_ns, reason=reason)
 
-    def decide_all(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Decided:
+    def decide_all(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided:
         """As `decide`, for several events in one batch: each is derived from the state after the earlier ones."""
-        found = self.propose(steps, deadline_ns)
+        found = self.propose(steps, deadline_ns, reason=reason)
         if isinstance(found, Refusal):
             raise error_of(found)
         return found
 
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Decided | Refusal:
+    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
         """As `decide_all`, but returns the first refusal; then no record of the events is written."""
-        deadline = self._deadline(deadline_ns)
-        with locks.holding(self._mutex, deadline, "the decision log"):
-            found = self._decided(steps, deadline)
-        if isinstance(found, Decided) and found.records:
-            self.decided(found.state)
-        return found
+        return self._proposed(steps, deadline_ns, reason)
 
-    def force(self, make_event: Callable[[State], Event], deadline_ns: int | None = None) -> State:
+    def force(self, make_event: Callable[[State], Event], deadline_ns: int | None = None, *, reason: str = "") -> State:
         """Decide without a majority of the old voters: one of the new voters suffices (GROWTH-4). Raises as `decide`."""
-        deadline = self._deadline(deadline_ns)
-        with locks.holding(self._mutex, deadline, "the decision log"):
-            found = self._decided([lambda state, offset: make_event(state)], deadline, forced=True)
+        found = self._proposed([lambda state, offset: make_event(state)], deadline_ns, reason, forced=True)
         if isinstance(found, Refusal):
             raise error_of(found)
-        self.decided(found.state)
         return found.state
+
+    def _proposed(
+        self, steps: Sequence[MakeEvent], deadline_ns: int | None, reason: str, *, forced: bool = False
+    ) -> Decided | Refusal:
+        deadline, began_ns = self._deadline(deadline_ns), system.boot_ns()
+        with locks.holding(self._mutex, deadline, "the decision log"):
+            found, before, events = self._decided(steps, deadline, forced=forced)
+        if events:
+            self.observer(Proposal(events, before, found, reason, (system.boot_ns() - began_ns) / 1e9))
+        return found
 
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts: for a process that must act on decisions of others (QUORUM-5)."""
@@ -175,12 +197,15 @@ class DecisionLog:
     def _deadline(self, deadline_ns: int | None) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 
-    def _decided(self, steps: Sequence[MakeEvent], deadline_ns: int, *, forced: bool = False) -> Decided | Refusal:
+    def _decided(
+        self, steps: Sequence[MakeEvent], deadline_ns: int, *, forced: bool = False
+    ) -> tuple[Decided | Refusal, State, tuple[Event, ...]]:
+        """The outcome, the state before it, and the events."""
         with self._session(deadline_ns) as session:
             session.forced = forced
             while True:
                 try:
-                    return session.decide(steps)
+                    return session.decide(steps), session.before, tuple(session.events)
                 except _Again:
                     session.own = _Own()
 
@@ -212,6 +237,7 @@ class _Session:
     def __init__(self, view: View, own: _Own, first_voters: frozenset[int]) -> None:
         self.view, self.own = view, own
         self._first_voters = first_voters
+        self.before, self.events = view.state, list[Event]()  # of the last attempt
         self._held: dict[int, LockedCopy] = {}
         self._paths: dict[int, str] = {}
         self.failed: dict[int, EmbedlogError] = {}
@@ -314,8 +340,10 @@ class _Session:
 
     def _records(self, steps: Sequence[MakeEvent], view: View) -> tuple[Record, ...] | Refusal:
         state, records = view.state, list[Record]()
+        self.before, self.events = state, []
         for make_event in steps:
-            found = decide(state, make_event(state, view.position + len(records)))
+            self.events.append(make_event(state, view.position + len(records)))
+            found = decide(state, self.events[-1])
             if isinstance(found, Refusal):
                 return found
             records += found

@@ -8,7 +8,7 @@ VIEW-3  a batch is applied as a whole
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -81,13 +81,14 @@ def brought_to(view: View, copy: Readable, now: Published, epochs: EpochCache, e
 
 def records_from(found: Fetched, position: int) -> list[Record]:
     """The records from an offset on. Raises CorruptRecordError, UnsupportedFormatError."""
-    return list(_decoded(found, position))
+    return [record for _, record in numbered_from(found, position)]
 
 
-def _decoded(found: Fetched, position: int) -> Iterable[Record]:
+def numbered_from(found: Fetched, position: int) -> Iterator[tuple[int, Record]]:
+    """As `records_from`, each with its offset."""
     for columns in decode_parts(found.data, found.batches, columns={"key", "value", "offset"}):
         keys, values, offsets = columns.keys, columns.values, columns.offsets
         if keys is None or values is None or offsets is None:
             raise CorruptRecordError("a batch of the decision log has no records")
         for row in range(bisect_left(offsets.tolist(), position), columns.count):
-            yield decode(keys[row] or b"", values[row])
+            yield int(offsets[row]), decode(keys[row] or b"", values[row])

@@ -22,6 +22,7 @@ from embedlog.errors import (
 from embedlog.partition.roll import roll
 from embedlog.replica_set import promise
 from embedlog.replica_set.copies import LockedCopy
+from embedlog.replica_set.decision_log import Decided, Proposal
 from embedlog.replica_set.promise import Promise
 from embedlog.replication.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replication.records import NODE
@@ -320,11 +321,12 @@ def test_a_decision_is_announced_after_the_locks_are_free(tmp_path: Path) -> Non
     with Process(tmp_path) as process, Process(tmp_path) as other:
         states: list[int] = []
 
-        def decided(state: Any) -> None:
+        def observed(proposal: Proposal) -> None:
+            assert isinstance(proposal.outcome, Decided)
             other.decide(10 + len(states))
-            states.append(len(state.settings))
+            states.append(len(proposal.outcome.state.settings))
 
-        process.log.decided = decided
+        process.log.observer = observed
         process.decide(2)
         assert states == [1]
 

@@ -1,0 +1,293 @@
+"""Defines the description of a set of directories and their replicas, as `log.replicas()` returns it.
+
+REPLICADESCRIPTION-1  a value is immutable and contains no handle; `as_dict` has only what JSON can represent
+REPLICADESCRIPTION-2  None means "not known": the directory did not answer, or its files do not show it without a recovery
+REPLICADESCRIPTION-3  texts of directories (paths, racks, reasons, names) are escaped in HTML, and are one line in the table
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+__all__ = [
+    "DecisionDescription",
+    "DirectoryDescription",
+    "ReplicaDescription",
+    "ReplicatedPartitionDescription",
+    "ReplicasDescription",
+]
+
+NO_NODE: Final = -1
+CHANGES_SHOWN: Final = 3  # of one decision, in a table
+DECISIONS_SHOWN: Final = 5
+PARTITIONS_SHOWN: Final = 200  # in a table; `partitions` has all of them
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryDescription:
+    """One directory of the set.
+
+    `state`: "live"; "witness", which is live and takes no replicas; "away", which this process has not opened; "failed", which
+    does not answer this process; "foreign", which was written without the set. `since_ms` is the begin of "away" or "failed".
+
+    `holds` and `leads` count decided partitions. `same_device` are the nodes on the same device: they fail together.
+    """
+
+    node: int
+    path: str
+    state: str
+    reason: str | None = None
+    since_ms: int | None = None
+    rack: str | None = None
+    voter: bool = True
+    registration_id: str | None = None
+    holds: int = 0
+    leads: int = 0
+    same_device: tuple[int, ...] = ()
+
+    @property
+    def answers(self) -> bool:
+        """Whether the directory is used now."""
+        return self.state in ("live", "witness")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One replica of a partition; offsets are those of its control page.
+
+    `state` has the name of Kafka's controller, for example "OnlineReplica". `lag` is in records up to the leader's log end,
+    `lag_bytes` in bytes. `last_caught_up_ms` is the time of the observation, or of the first record that is missing here;
+    `lag_seconds` is the age of that record.
+    """
+
+    node: int
+    state: str
+    in_sync: bool = False
+    leads: bool = False
+    log_start: int | None = None
+    log_end: int | None = None
+    high_watermark: int | None = None
+    durable_offset: int | None = None
+    lag: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    last_caught_up_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedPartitionDescription:
+    """One partition: the newest decision about it, and its replicas.
+
+    `leader` is -1 without one. `replicas` are the assigned nodes, the preferred leader first; `copies` describes each of them,
+    and those that are still to be deleted. `state` has the name of Kafka's controller, for example "OnlinePartition".
+    """
+
+    topic: str
+    partition: int
+    state: str
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    min_in_sync: int = 1
+    high_watermark: int | None = None
+    copies: tuple[ReplicaDescription, ...] = ()
+
+    @property
+    def offline(self) -> bool:
+        """Whether no leader serves it."""
+        return self.state == "OfflinePartition"
+
+    @property
+    def under_replicated(self) -> bool:
+        """Whether a replica is not in the ISR. Those that a reassignment adds do not count."""
+        return len(self.isr) < len(set(self.replicas) - set(self.adding))
+
+    @property
+    def under_min_isr(self) -> bool:
+        """Whether the ISR is smaller than `min.insync.replicas`, so that `acks=all` is refused."""
+        return self.leader == NO_NODE or len(self.isr) < self.min_in_sync
+
+    @property
+    def at_min_isr(self) -> bool:
+        """Whether the loss of one more member of the ISR makes `acks=all` impossible."""
+        return self.leader != NO_NODE and len(self.isr) == self.min_in_sync
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether a reassignment is in progress."""
+        return bool(self.adding or self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionDescription:
+    """One decision: the offset of its first record in `__replica_state`, its term, its time, and its changes in words."""
+
+    offset: int
+    term: int
+    timestamp_ms: int
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasDescription:
+    """The directories of an open log, the partitions and their replicas, and the recent decisions, at the time of the call.
+
+    `voters` are the nodes of which a majority decides; `can_decide` is whether a majority answers. `term` is that of the newest
+    decision, -1 without one. The decisions are in the order of their offsets.
+    """
+
+    directories: tuple[DirectoryDescription, ...]
+    partitions: tuple[ReplicatedPartitionDescription, ...]
+    term: int = -1
+    voters: tuple[int, ...] = ()
+    can_decide: bool = True
+    decisions: tuple[DecisionDescription, ...] = ()
+    observed_ms: int = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What reduces the safety of the data, in words."""
+        return tuple(_warnings(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The description as nested dicts and lists, for `json.dumps`."""
+        found: dict[str, Any] = asdict(self)
+        return {**found, "warnings": list(self.warnings)}
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{title}\n{_text(head, rows)}" if rows else title for title, head, rows in _tables(self))
+
+    def _repr_html_(self) -> str:
+        return "".join(_html(title, head, rows) for title, head, rows in _tables(self))
+
+
+# ---- warnings ------------------------------------------------------------------------------------
+
+
+def _warnings(found: ReplicasDescription) -> Iterator[str]:
+    if not found.can_decide:
+        answering = [each.node for each in found.directories if each.voter and each.answers]
+        yield f"no majority of the voters {_nodes(found.voters)} answers (only {_nodes(answering)}): no decision is possible"
+    for each in found.directories:
+        if not each.answers:
+            yield f"node {each.node} is {each.state}: {each.reason or 'no reason is known'}"
+    shared = {tuple(sorted((each.node, *each.same_device))) for each in found.directories if each.same_device}
+    for nodes in sorted(shared):
+        yield f"nodes {_nodes(nodes)} are on one device and fail together"
+    counts = {
+        "without a leader": sum(each.offline for each in found.partitions),
+        "with fewer replicas in sync than assigned": sum(each.under_replicated for each in found.partitions),
+        "below min.insync.replicas": sum(each.under_min_isr for each in found.partitions),
+    }
+    for what, count in counts.items():
+        if count:
+            yield f"{count} partition{'s' * (count > 1)} {what}"
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+Table = tuple[str, Sequence[str], list[list[str]]]
+
+
+def _tables(found: ReplicasDescription) -> Iterator[Table]:
+    """Title, head and rows of each table; a table without a head is a list."""
+    decides = "a majority answers" if found.can_decide else "NO majority answers"
+    term = "" if found.term < 0 else f"; term {found.term}, voters {_nodes(found.voters)}, {decides}"
+    yield f"{len(found.directories)} directories{term}", _DIRECTORY_HEAD, [_directory_row(each) for each in found.directories]
+    if found.warnings:
+        yield "Warnings", (), [[text] for text in found.warnings]
+    shown = found.partitions[:PARTITIONS_SHOWN]
+    more = "" if len(shown) == len(found.partitions) else f", the first {len(shown)} of them"
+    yield f"{len(found.partitions)} partitions{more}", _PARTITION_HEAD, [row for each in shown for row in _partition_rows(each)]
+    if found.decisions:
+        yield "Recent decisions", _DECISION_HEAD, [_decision_row(each) for each in found.decisions[-DECISIONS_SHOWN:]]
+
+
+_DIRECTORY_HEAD: Final = ("node", "state", "path", "rack", "leads", "holds", "since", "reason")
+_PARTITION_HEAD: Final = (
+    "partition",
+    "state",
+    "epoch",
+    "ISR",
+    "replica",
+    "state",
+    "start",
+    "end",
+    "HW",
+    "durable",
+    "lag",
+    "bytes",
+    "s",
+)
+_DECISION_HEAD: Final = ("offset", "term", "time", "changes")
+
+
+def _directory_row(each: DirectoryDescription) -> list[str]:
+    since = "" if each.since_ms is None else _time(each.since_ms)
+    texts = (str(each.node), each.state, each.path, each.rack or "", str(each.leads), str(each.holds), since, each.reason or "")
+    return [_line(text) for text in texts]
+
+
+def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
+    """One row for each replica; the first one has the facts of the partition."""
+    state = each.state.removesuffix("Partition")
+    facts = [_line(f"{each.topic}-{each.partition}"), state, str(each.leader_epoch), _nodes(each.isr)]
+    rows = []
+    for copy in each.copies:
+        role = "leader" if copy.leads else copy.state.removeprefix("Replica").removesuffix("Replica")
+        numbers = (copy.log_start, copy.log_end, copy.high_watermark, copy.durable_offset, copy.lag, copy.lag_bytes)
+        lag_s = "?" if copy.lag_seconds is None else f"{copy.lag_seconds:.1f}"
+        rows.append([*facts, str(copy.node), role, *map(_number, numbers), lag_s])
+        facts = [""] * len(facts)
+    return rows or [[*facts, *[""] * (len(_PARTITION_HEAD) - len(facts))]]
+
+
+def _decision_row(each: DecisionDescription) -> list[str]:
+    more = len(each.changes) - CHANGES_SHOWN
+    text = "; ".join(each.changes[:CHANGES_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    return [str(each.offset), str(each.term), _time(each.timestamp_ms), _line(text)]
+
+
+def _text(head: Sequence[str], rows: list[list[str]]) -> str:
+    every = [list(head), *rows] if head else rows
+    widths = [max(len(row[at]) for row in every) for at in range(len(every[0]))]
+    return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in every)
+
+
+def _html(title: str, head: Sequence[str], rows: list[list[str]]) -> str:
+    def row(tag: str, cells: Iterable[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    heading = f"<thead>{row('th', head)}</thead>" if head else ""
+    body = "".join(row("td", each) for each in rows)
+    return f"<table><caption>{html.escape(title)}</caption>{heading}<tbody>{body}</tbody></table>"
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    return "[" + ", ".join(map(str, nodes)) + "]"
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _time(time_ms: int) -> str:
+    """The time in UTC; the number if no date has it."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+
+
+def _line(text: str) -> str:
+    """A text as one line of printable characters."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

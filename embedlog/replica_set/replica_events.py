@@ -1,0 +1,99 @@
+"""Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it copies.
+
+REPLICAEVENT-1  one INFO line for each decided change of a leader or an ISR, by the process that decided it, with the old and new
+    values and the reason. A new partition and an installation of a decision have none
+REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A refused
+    change of the ISR is a failed update
+REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, TypedDict
+
+from embedlog._metrics import Metrics, milliseconds
+from embedlog.replica_set.decision_log import Decided, Proposal
+from embedlog.replica_set.decision_words import leader_and_isr, name_of
+from embedlog.replication.events import AlterIsr
+from embedlog.replication.records import NO_LEADER, Partition
+
+logger = logging.getLogger("embedlog")
+
+_METERS: Final = {
+    "IsrShrinksPerSec": "shrinks",
+    "IsrExpandsPerSec": "expansions",
+    "FailedIsrUpdatesPerSec": "failed_updates",
+    "UncleanLeaderElectionsPerSec": "unclean_elections",
+    "ReplicationBytesInPerSec": "bytes_in",
+    "ReplicationBytesOutPerSec": "bytes_out",
+}
+
+
+class Meter(TypedDict):
+    """The attributes of Kafka's meters."""
+
+    Count: int
+    OneMinuteRate: float
+
+
+class Timer(Meter):
+    """The attributes of Kafka's timers; times are in ms, None without an event in the last minute."""
+
+    Mean: float | None
+    Max: float | None
+
+
+class ReplicaEvents:
+    """The events of one open set. Threads: any."""
+
+    def __init__(self) -> None:
+        self._metrics = Metrics()
+
+    # ---- decisions -------------------------------------------------------------------------------
+
+    def observe(self, proposal: Proposal) -> None:
+        """The observer of a decision log."""
+        if not isinstance(proposal.outcome, Decided):
+            failed = sum(isinstance(event, AlterIsr) for event in proposal.events)
+            if failed:
+                self._metrics.note({"failed_updates": failed})
+            return
+        for record in proposal.outcome.records:
+            old = proposal.before.partitions.get((record.topic_id, record.number)) if isinstance(record, Partition) else None
+            if isinstance(record, Partition) and old is not None:
+                self._changed(proposal, old, record)
+
+    def _changed(self, proposal: Proposal, old: Partition, new: Partition) -> None:
+        text = leader_and_isr(old, new)
+        if not text or not isinstance(proposal.outcome, Decided):
+            return
+        reason = f": {proposal.reason}" if proposal.reason else ""
+        logger.info("%s: %s (partition epoch %d)%s", name_of(proposal.outcome.state, new), text, new.partition_epoch, reason)
+        elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
+        counts = {
+            "shrinks": bool(set(old.isr) - set(new.isr)),
+            "expansions": bool(set(new.isr) - set(old.isr)),
+            "elections": elected,
+            "unclean_elections": elected and new.recovering and not old.recovering,
+        }
+        spent = {"elections_s": proposal.spent_s} if elected else {}
+        self._metrics.note({name: 1 for name, counted in counts.items() if counted} | spent, spent)
+
+    # ---- copies ----------------------------------------------------------------------------------
+
+    def copied(self, size: int) -> None:
+        """A follower has taken this number of bytes from its leader."""
+        self._metrics.note({"bytes_in": size, "bytes_out": size})
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Meter | Timer]:
+        """Kafka's meters."""
+        found: dict[str, Meter | Timer] = {name: self._meter(own) for name, own in _METERS.items()}
+        mean, peak = self._metrics.mean("elections_s", "elections", None), self._metrics.peak("elections_s", None)
+        elections = self._meter("elections")
+        return found | {"LeaderElectionRateAndTimeMs": Timer(**elections, Mean=milliseconds(mean), Max=milliseconds(peak))}
+
+    def _meter(self, name: str) -> Meter:
+        return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
