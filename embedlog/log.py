@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
 from embedlog.admin import backup
 from embedlog.admin.groups import GroupAdmin, Scope
 from embedlog.admin.housekeeper import Housekeeper
+from embedlog.admin.replica_administration import ReplicaAdministration
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
 from embedlog.admin.replicated_topics import ReplicatedTopicAdmin
 from embedlog.admin.topics import TopicAdmin
@@ -49,7 +50,7 @@ __all__ = ["Log", "open"]
 
 
 @keywords.checked
-class Log:
+class Log(ReplicaAdministration):
     """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
     **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory. A handle

@@ -239,11 +239,16 @@ def _directory_row(each: DirectoryDescription) -> list[str]:
 
 def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
     """One row for each replica; the first one has the facts of the partition."""
-    state = each.state.removesuffix("Partition")
-    facts = [_line(f"{each.topic}-{each.partition}"), state, str(each.leader_epoch), _nodes(each.isr)]
+    facts = [
+        _line(f"{each.topic}-{each.partition}"),
+        each.state.removesuffix("Partition"),
+        str(each.leader_epoch),
+        _nodes(each.isr),
+    ]
     rows = []
     for copy in each.copies:
-        role = "leader" if copy.leads else copy.state.removeprefix("Replica").removesuffix("Replica")
+        state = copy.state.removeprefix("Replica").removesuffix("Replica")
+        role = "leader" if copy.leads and state == "Online" else state
         numbers = (copy.log_start, copy.log_end, copy.high_watermark, copy.durable_offset, copy.lag, copy.lag_bytes)
         lag_s = "?" if copy.lag_seconds is None else f"{copy.lag_seconds:.1f}"
         rows.append([*facts, str(copy.node), role, *map(_number, numbers), lag_s])

@@ -77,9 +77,7 @@ class DecisionLog:
         self._own = _Own()
         self._view = View(0, NO_TERM, State(cluster_id))
         self._shown: tuple[object, View] = (None, self._view)  # the facts of a page, and what the copy with it shows
-        self.observer: Callable[[Proposal], None] = lambda proposal: (
-            None
-        )  # called without locks after each proposal of this object
+        self.observer: Callable[[Proposal], None] = lambda proposal: None  # called after each proposal, without locks
 
     # ---- the copies ------------------------------------------------------------------------------
 
@@ -100,6 +98,10 @@ class DecisionLog:
     def nodes(self) -> tuple[int, ...]:
         """The nodes whose copies are attached."""
         return tuple(sorted(self._copies))
+
+    def copy(self, node: int) -> Copy | None:
+        """The attached copy of a directory."""
+        return self._copies.get(node)
 
     def failures(self) -> dict[int, EmbedlogError]:
         """The error of each copy that was left out of the last decision, or that is detached."""

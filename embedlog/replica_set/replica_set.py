@@ -19,6 +19,7 @@ from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.replica_events import ReplicaEvents
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replica_set.set_members import SetMembers
 from embedlog.replica_set.set_topics import SetTopics
@@ -39,7 +40,8 @@ class ReplicaSet:
         self._mutex = threading.Lock()
         self._replicas: dict[Place, PartitionReplicas] = {}
         self._partitions: dict[Place, ReplicatedPartition] = {}
-        self.members = SetMembers(make, config, read_only=read_only)
+        self.events = ReplicaEvents()
+        self.members = SetMembers(make, config, read_only=read_only, observer=self.events.observe)
         self.growth = SetGrowth(self.members, config)
 
     def open(self, checked: CheckedSet, racks: Mapping[str, str | None] | None = None) -> None:

@@ -25,7 +25,7 @@ from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import member_directories, registration
 from embedlog.replica_set import membership as members
-from embedlog.replica_set.decision_log import DecisionLog
+from embedlog.replica_set.decision_log import DecisionLog, Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
@@ -51,7 +51,16 @@ class SetMembers:
     decisions: DecisionLog  # this and the next one after `open`
     directories: OpenDirectories
 
-    def __init__(self, make: MakeDirectory, config: LogConfig, *, read_only: bool) -> None:
+    def __init__(
+        self,
+        make: MakeDirectory,
+        config: LogConfig,
+        *,
+        read_only: bool,
+        observer: Callable[[Proposal], None] = lambda proposal: None,
+    ) -> None:
+        """`observer` gets each proposal of this process."""
+        self._observer = observer
         self.make, self._config, self._read_only = make, config, read_only
         self._opened: dict[int, Opened] = {}
         self._away: dict[str, str] = {}  # the reason by path
@@ -112,6 +121,7 @@ class SetMembers:
             raise AssertionError("the set has no members")
         voters = [member.node for member in known.members if member.voter]
         self.decisions = DecisionLog(known.cluster_id, voters, lock_timeout_ms=self._config.lock_timeout_ms)
+        self.decisions.observer = self._observer
         for opened in self._opened.values():
             self.decisions.attach(opened.copy)
         state = self.decisions.hint()

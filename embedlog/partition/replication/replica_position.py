@@ -1,0 +1,92 @@
+"""The offsets of one replica, read without a lock and without opening the partition.
+
+REPLICAPOSITION-1  nothing is changed, recovered or waited for. An open partition shows its mapped page; otherwise the page is
+    mapped for one read, and counts only in this incarnation of the directory
+REPLICAPOSITION-2  without such a page, the checkpoints of the last orderly close count, unless the partition is marked dirty or a
+    broker has used the directory. Otherwise only a load knows the offsets
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from embedlog._native import replication, system
+from embedlog._native.replication import ROLE_NONE, Replica
+from embedlog._native.system import Page, Published
+from embedlog.partition.log_context import Context
+from embedlog.partition.partition import Partition
+from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage.checkpoints import Offsets
+from embedlog.storage.control_page import check, map_page
+
+
+class Position(NamedTuple):
+    """The offsets of a replica. `role` and `partition_epoch` are those of its page, without a role if it has none."""
+
+    log_start: int
+    log_end: int
+    high_watermark: int
+    durable_offset: int
+    epoch: int = -1
+    role: int = ROLE_NONE
+    partition_epoch: int = 0
+
+
+class Place(NamedTuple):
+    """A partition in a directory."""
+
+    topic: str
+    number: int
+    topic_id: bytes
+
+
+class Checkpointed(NamedTuple):
+    """The offsets of all partitions of a directory at the last orderly close."""
+
+    ends: Offsets
+    starts: Offsets
+    high_watermarks: Offsets
+
+    @classmethod
+    def read(cls, root: Path) -> Checkpointed:
+        """Raises ForeignDirectoryError, StorageError."""
+        names = (file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS)
+        return cls(*(checkpoints.read_offsets(root / name) for name in names))
+
+
+def position(context: Context, place: Place, opened: Partition | None, noted: Checkpointed) -> Position | None:
+    """The offsets of a replica; None if only a load knows them (REPLICAPOSITION-2). Raises StorageError."""
+    page = None if opened is None or opened.closed else opened.mapped_page
+    if page is not None and (found := _in_page(page)) is not None:
+        return found
+    path = context.root / file_names.partition_name(place.topic, place.number)
+    mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
+    if mapped is not None:
+        try:
+            own = system.identity(context.incarnation, place.topic_id, place.number, mapped.identity_device, mapped.inode)
+            if check(mapped, own) and (found := _in_page(mapped.page)) is not None:
+                return found
+        finally:
+            mapped.close()
+    if context.foreign or files.exists(path / file_names.DIRTY):
+        return None
+    return _noted(place, noted)
+
+
+def _in_page(page: Page) -> Position | None:
+    """What a page shows; None if it was truncated, or if a truncation of the log is not complete."""
+    found = replication.read(page)
+    if found is None or not page.alive() or page.word(system.WORD_CUT_INTENT):
+        return None
+    now: Published = found[0]
+    replica: Replica = found[1]
+    durable = min(page.word(system.WORD_DURABLE), now.log_end)
+    return Position(now.log_start, now.log_end, now.high_watermark, durable, now.epoch, replica.role, replica.partition_epoch)
+
+
+def _noted(place: Place, noted: Checkpointed) -> Position:
+    key = (place.topic, place.number)
+    end, start = noted.ends.get(key, 0), noted.starts.get(key, 0)
+    end = max(end, start)
+    return Position(start, end, max(start, min(noted.high_watermarks.get(key, 0), end)), end)

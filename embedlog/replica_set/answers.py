@@ -1,0 +1,92 @@
+"""This module calls several directories at the same time, with a deadline: one that hangs delays no other.
+
+ANSWER-1  each call has a thread of its own. After the deadline the caller gets an error for the directory, and the thread remains
+ANSWER-2  a directory whose thread remains is not called again: the error is returned at once, with the time since the first call
+ANSWER-3  an error of the process is raised to the caller; an error of a directory is its answer
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
+
+from embedlog._native import system
+from embedlog.errors import ClosedError, DeadlineError, EmbedlogError, ForkedError
+
+ANSWER_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """One call in a thread of its own."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work, self.began_ns = work, system.boot_ns()
+        self._result: list[T] = []
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="embedlog observation of a directory", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as problem:  # noqa: BLE001 (it is raised in the caller's thread)
+            self._problem = problem
+
+    def ended(self, timeout_s: float) -> bool:
+        """Wait for the end of the call; False after the timeout."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def result(self) -> T | EmbedlogError:
+        """The answer of an ended call (ANSWER-3)."""
+        problem = self._problem
+        if isinstance(problem, EmbedlogError) and not isinstance(problem, (ClosedError, ForkedError)):
+            return problem
+        if problem is not None:
+            raise problem
+        return self._result[0]
+
+
+class Answers:
+    """The calls of one open set. Threads: any."""
+
+    def __init__(self, timeout_s: float = ANSWER_S) -> None:
+        self._timeout_s = timeout_s
+        self._mutex = threading.Lock()
+        self._hanging: dict[int, _Call[object]] = {}
+
+    def collect(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T | EmbedlogError]:
+        """The answer of each node, or the error of its directory."""
+        found: dict[int, T | EmbedlogError] = {}
+        begun: dict[int, _Call[T]] = {}
+        for node, work in calls.items():
+            hanging = self._still_hanging(node)
+            if hanging is None:
+                begun[node] = _Call(work)
+            else:
+                found[node] = _no_answer(hanging)
+        until_ns = system.boot_ns() + int(self._timeout_s * 1e9)
+        for node, call in begun.items():
+            if call.ended((until_ns - system.boot_ns()) / 1e9):
+                found[node] = call.result()
+            else:
+                found[node] = _no_answer(call)
+                with self._mutex:
+                    self._hanging[node] = call  # type: ignore[assignment]
+        return found
+
+    def _still_hanging(self, node: int) -> _Call[object] | None:
+        with self._mutex:
+            call = self._hanging.get(node)
+            if call is not None and call.ended(0):
+                del self._hanging[node]
+                return None
+            return call
+
+
+def _no_answer(call: _Call[T]) -> DeadlineError:
+    spent_s = (system.boot_ns() - call.began_ns) / 1e9
+    return DeadlineError(f"the directory has not answered for {spent_s:.1f} s")
