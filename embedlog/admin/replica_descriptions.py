@@ -148,6 +148,7 @@ class ReplicaDescriber:
         holds = Counter(node for each in state.partitions.values() for node in each.replicas)
         members = {each.node: each for each in self._set.directories}
         devices = {node: answer.device for node, answer in observed.answers.items() if isinstance(answer, Observation)}
+        paths = {each.node: str(each.path) for each in self._set.members.opened()}
         found = []
         for node, registered in sorted(state.nodes.items()):
             kind, reason, since_ms = self._state(members.get(node), node, observed)
@@ -155,8 +156,8 @@ class ReplicaDescriber:
             same = tuple(other for other, own in sorted(devices.items()) if other != node and own == device)
             found.append(
                 DirectoryDescription(
-                    node, registered.path, kind, reason, since_ms, registered.rack, registered.voter, str(registered.incarnation),
-                    holds[node], leads[node], same,
+                    node, paths.get(node, registered.path), kind, reason, since_ms, registered.rack, registered.voter,
+                    str(registered.incarnation), holds[node], leads[node], same,
                 )
             )  # fmt: skip
         return tuple(found)

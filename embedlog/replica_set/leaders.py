@@ -60,8 +60,8 @@ class Decisions(Protocol):
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
 
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Outcome | Refusal:
-        """Decide about events, each derived from the newest state."""
+    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Outcome | Refusal:
+        """Decide about events, each derived from the newest state. The reason is for the log."""
 
 
 class Leader(NamedTuple):
@@ -217,7 +217,7 @@ class Leaders:
         isr = sum(1 << slots[node] for node in decided.isr)
         wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided))
         if partition.replica.lead(wanted, deadline_ns):
-            logger.info(
+            logger.debug(
                 "%s: node %d leads in epoch %d, ISR %s", self.name, decided.leader, decided.leader_epoch, list(decided.isr)
             )
         now, replica = partition.replica.published()
@@ -276,8 +276,10 @@ class Leaders:
             decided = self._decided(state)
             return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
 
+        leader = self._decided(self._decisions.hint()).leader
+        why = "there is no leader" if leader == NO_LEADER else f"the leader, node {leader}: {self._reason(leader)}"
         try:
-            found = self._decisions.propose([event], deadline_ns)
+            found = self._decisions.propose([event], deadline_ns, reason=why)
         except NotEnoughDirectoriesError as problem:
             return str(problem)
         if not isinstance(found, Refusal):

@@ -202,7 +202,7 @@ class PartitionReplicas(Leaders):
             if leader is not None:
                 self.spread(leader, deadline_ns)
 
-    def leave(self, leader: Leader, node: int, deadline_ns: int) -> None:
+    def leave(self, leader: Leader, node: int, deadline_ns: int, reason: str = "") -> None:
         """Remove a failed replica from the ISR: the decision first, then the page (REPLICA-5)."""
 
         def event(state: State, offset: int) -> AlterIsr:
@@ -210,12 +210,11 @@ class PartitionReplicas(Leaders):
             isr = tuple(each for each in decided.isr if each != node)
             return AlterIsr(self._place, leader.epoch, decided.partition_epoch, isr)
 
-        self._decide_and_install(event, leader, deadline_ns)
-        logger.info("%s: node %d left the ISR", self.name, node)
+        self._decide_and_install(event, leader, deadline_ns, reason or f"node {node}: {self._reason(node)}")
 
-    def _decide_and_install(self, event: MakeEvent, leader: Leader, deadline_ns: int) -> bool:
+    def _decide_and_install(self, event: MakeEvent, leader: Leader, deadline_ns: int, reason: str) -> bool:
         """Decide about the ISR, and install the decision in the leader's page; False if another decision came first."""
-        found = self._decisions.propose([event], deadline_ns)
+        found = self._decisions.propose([event], deadline_ns, reason=reason)
         if found is Refusal.FENCED_LEADER_EPOCH:
             raise LeaderChanged
         if found in (Refusal.INVALID_UPDATE_VERSION, Refusal.INELIGIBLE_REPLICA):
@@ -257,10 +256,7 @@ class PartitionReplicas(Leaders):
             if not leader.partition.replica.join(follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns):
                 return False
             event = AlterIsr(self._place, leader.epoch, decided.partition_epoch, (*decided.isr, node), {node: member.incarnation})
-            joined = self._decide_and_install(lambda state, offset: event, leader, deadline_ns)
-        if joined:
-            logger.info("%s: node %d joined the ISR", self.name, node)
-        return joined
+            return self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up")
 
 
 def committed_in(leader: Leader, epoch: int, offset: int) -> bool:

@@ -90,7 +90,8 @@ def register(
     replicas of partitions. Raises ReplicaSetError for a foreign directory or a clone, NotEnoughDirectoriesError.
     """
     steps = [_step(each, entered, observe) for each in sorted(entered, key=lambda each: each.membership.node)]
-    state = log.decide_all(steps, deadline_ns).state
+    nodes = ", ".join(str(each.membership.node) for each in entered)
+    state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
         note(each.path, state, deadline_ns=deadline_ns, mode=mode)
     return state

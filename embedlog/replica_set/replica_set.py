@@ -95,9 +95,9 @@ class ReplicaSet:
 
     # ---- decisions -------------------------------------------------------------------------------
 
-    def decide(self, make_event: Callable[[State], Event]) -> State:
-        """The state after a decision. Raises the error of a refusal, NotEnoughDirectoriesError."""
-        state = self.decisions.decide(make_event, self.deadline()).state
+    def decide(self, make_event: Callable[[State], Event], *, reason: str = "") -> State:
+        """The state after a decision. `reason` is for the log. Raises the error of a refusal, NotEnoughDirectoriesError."""
+        state = self.decisions.decide(make_event, self.deadline(), reason=reason).state
         self.topics.refresh()
         return state
 

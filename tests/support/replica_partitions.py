@@ -42,7 +42,7 @@ class Decisions:
     def settle(self, deadline_ns: int | None = None) -> State:
         return self.state
 
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None) -> Decided | Refusal:
+    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
         with self._mutex:
             state, records = self.state, []
             for make_event in steps:

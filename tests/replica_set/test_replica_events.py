@@ -1,0 +1,193 @@
+"""One INFO line for each decided change of a leader or an ISR, by the process that decided it; and their counters."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import embedlog
+from embedlog.replica import ReplicatedEngine
+from embedlog.replica_set.decision_log import Decided, Proposal
+from embedlog.replica_set.replica_events import ReplicaEvents
+from embedlog.replication.events import AlterIsr, Elect, Election, Event, Refusal
+from embedlog.replication.records import Partition
+from embedlog.replication.state import State, apply_all
+from tests.support.replica_sets import PLACE, after, decided, incarnation, partition, seen, with_topic
+
+QUIET = {"housekeeping": False}
+PATIENT_S = 20.0
+
+Lines = Callable[[], list[str]]
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    """The lines about leaders and ISRs since the last call."""
+    caplog.set_level(logging.INFO, logger="embedlog")
+
+    def found() -> list[str]:
+        every = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+        caplog.clear()
+        return [text for text in every if "ISR" in text or "leader" in text]
+
+    return found
+
+
+def opened(root: Path) -> embedlog.Log:
+    return embedlog.open([root / f"d{node}" for node in (1, 2, 3)], config=QUIET)
+
+
+def events(log: embedlog.Log) -> ReplicaEvents:
+    return cast("ReplicatedEngine", log._engine).set.events
+
+
+def counts(found: ReplicaEvents) -> dict[str, int]:
+    return {name: meter["Count"] for name, meter in found.report().items() if meter["Count"] and "Bytes" not in name}
+
+
+# ---- real directories ----------------------------------------------------------------------------
+
+
+def test_a_follower_leaves_and_returns_with_one_line_each(tmp_path: Path, lines: Lines) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        assert lines() == [], "a new partition has no line"
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", b"1").result(PATIENT_S)
+            assert lines() == []
+            (tmp_path / "d3").rename(tmp_path / "removed")
+            for _ in range(3):
+                producer.send("t", b"2").result(PATIENT_S)
+            (line,) = lines()
+            assert line.startswith("t-0: ISR [1, 2, 3] -> [1, 2] (partition epoch 1): node 3: ")
+            assert str(tmp_path / "d3") in line
+        assert counts(events(log)) == {"IsrShrinksPerSec": 1}
+    (tmp_path / "removed").rename(tmp_path / "d3")
+    lines()
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        log.housekeep()
+        (line,) = lines()
+        assert line == "t-0: ISR [1, 2] -> [1, 2, 3] (partition epoch 2): node 3 caught up"
+        other.housekeep()
+        assert lines() == [], "the other process has decided nothing"
+        assert counts(events(log)) == {"IsrExpandsPerSec": 1}
+        assert counts(events(other)) == {}
+
+
+def test_a_leader_that_fails_is_replaced_with_one_line(tmp_path: Path, lines: Lines) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", b"1").result(PATIENT_S)
+            lines()
+            (tmp_path / "d1").rename(tmp_path / "removed")
+            producer.send("t", b"2").result(PATIENT_S)
+        (line,) = lines()
+        assert line.startswith("t-0: leader 1 -> 2 in epoch 1, ISR [1, 2, 3] -> [2, 3] (partition epoch 1): the leader, node 1: ")
+        assert str(tmp_path / "d1") in line
+        found = events(log).report()
+        assert counts(events(log)) == {"IsrShrinksPerSec": 1, "LeaderElectionRateAndTimeMs": 1}
+        timer: Any = found["LeaderElectionRateAndTimeMs"]
+        assert 0 < timer["Mean"] <= timer["Max"]
+
+
+def test_a_crashed_directory_is_named_in_the_line_of_its_registration(tmp_path: Path, lines: Lines) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        with log.producer() as producer:
+            producer.send("t", b"1").result(PATIENT_S)
+    with embedlog.open(tmp_path / "d2", alone=True, config=QUIET):
+        pass
+    lines()
+    with opened(tmp_path):
+        (line,) = lines()
+    assert line.startswith("t-0: ISR [1, 2, 3] -> [1, 3] (partition epoch 1): registration of the directories ")
+
+
+def test_a_child_process_does_not_log_what_its_parent_decided(tmp_path: Path, lines: Lines) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        pid = os.fork()
+        if pid == 0:
+            own = opened(tmp_path)
+            (tmp_path / "d3").rename(tmp_path / "removed")
+            with own.producer(linger_ms=0) as producer:
+                producer.send("t", b"1").result(PATIENT_S)
+            os._exit(0 if counts(events(own)) == {"IsrShrinksPerSec": 1} else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        lines()
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", b"2").result(PATIENT_S)
+        assert lines() == []
+        assert counts(events(log)) == {}
+        assert 3 not in log.replicas().partitions[0].isr
+
+
+# ---- proposals -----------------------------------------------------------------------------------
+
+
+def proposal(before: Any, event: Event, outcome: Refusal | None = None, reason: str = "why") -> Proposal:
+    records = () if outcome else decided(before, event)
+    return Proposal((event,), before, outcome or Decided(apply_all(before, records), records), reason, 0.25)
+
+
+def elect(observed: str, state: State, kind: Election = Election.OFFLINE) -> Elect:
+    return Elect(PLACE, kind, partition(state).partition_epoch, seen(observed))
+
+
+def shrink(state: Any, isr: tuple[int, ...]) -> AlterIsr:
+    old = partition(state)
+    return AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, {node: incarnation(node) for node in isr})
+
+
+def test_a_refused_change_of_the_isr_is_counted_and_not_logged(lines: Lines) -> None:
+    state, found = with_topic(), ReplicaEvents()
+    found.observe(proposal(state, shrink(state, (1, 2)), Refusal.INVALID_UPDATE_VERSION))
+    found.observe(proposal(state, elect("1 2 3", state), Refusal.ELECTION_NOT_NEEDED))
+    assert lines() == []
+    assert counts(found) == {"FailedIsrUpdatesPerSec": 1}
+
+
+def test_a_decision_without_a_change_has_no_line(lines: Lines) -> None:
+    state, found = with_topic(), ReplicaEvents()
+    found.observe(proposal(state, shrink(state, (1, 2, 3))))
+    assert (lines(), counts(found)) == ([], {})
+
+
+def test_the_line_of_an_unclean_election_says_so(lines: Lines) -> None:
+    state, found = with_topic(), ReplicaEvents()
+    state = after(state, shrink(state, (1,)))
+    found.observe(proposal(state, elect("2 3", state, Election.UNCLEAN)))
+    (line,) = lines()
+    assert line == "t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1] -> [2] (partition epoch 2): why"
+    assert counts(found) == {
+        "IsrShrinksPerSec": 1, "IsrExpandsPerSec": 1, "UncleanLeaderElectionsPerSec": 1, "LeaderElectionRateAndTimeMs": 1,
+    }  # fmt: skip
+    timer: Any = found.report()["LeaderElectionRateAndTimeMs"]
+    assert timer["Mean"] == timer["Max"] == 250
+
+
+def test_a_partition_that_loses_its_leader_has_a_line_and_no_election(lines: Lines) -> None:
+    state, found = with_topic(), ReplicaEvents()
+    found.observe(proposal(state, elect("", state)))
+    (line,) = lines()
+    assert line.startswith("t-0: leader 1 -> none in epoch 1 (partition epoch 1)")
+    assert counts(found) == {}
+
+
+def test_a_registration_logs_each_partition_once(lines: Lines) -> None:
+    state, found = with_topic(), ReplicaEvents()
+    old = partition(state)
+    records = (Partition(**{**_fields(old), "isr": (1, 2), "partition_epoch": 1}),)
+    outcome = Decided(apply_all(state, records), records)
+    found.observe(Proposal((), state, outcome, "", 0.0))
+    assert lines() == ["t-0: ISR [1, 2, 3] -> [1, 2] (partition epoch 1)"]
+
+
+def _fields(record: Partition) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in Partition.__slots__}
