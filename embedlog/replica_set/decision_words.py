@@ -175,11 +175,8 @@ def _setting(before: State, record: Config) -> str:
         f"topic {record.resource}" if record.kind == TOPIC else f"node {record.resource}" if record.resource else "all nodes"
     )
     old = before.settings.get((record.kind, record.resource, record.name))
-    return f"{subject}: {record.name} {_value(old)} -> {_value(record.value)}"
-
-
-def _value(text: str | None) -> str:
-    return "default" if text is None else text
+    new = "its default" if record.value is None else record.value
+    return f"{subject}: {record.name} = {new}" if old is None else f"{subject}: {record.name} {old} -> {new}"
 
 
 def _registration(before: State, record: RegisterBroker) -> str | None:
