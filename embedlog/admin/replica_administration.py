@@ -14,7 +14,7 @@ from embedlog.config import keywords
 from embedlog.engine import Engine
 from embedlog.replica import ReplicatedEngine
 from embedlog.replica_description import ReplicasDescription
-from embedlog.replica_set.replica_events import ReplicaEvents
+from embedlog.replica_set.observation.replica_events import ReplicaEvents
 
 
 @keywords.checked

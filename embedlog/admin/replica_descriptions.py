@@ -26,9 +26,9 @@ from embedlog.replica_description import (
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set import decision_words, observation
-from embedlog.replica_set.answers import Answers
-from embedlog.replica_set.observation import Missing, Observation
+from embedlog.replica_set.observation import decision_words, directory_view
+from embedlog.replica_set.observation.answers import Answers
+from embedlog.replica_set.observation.directory_view import Missing, Observation
 from embedlog.replication import state as states
 from embedlog.replication.events import Found, Seen
 from embedlog.replication.records import LOG, Partition
@@ -106,13 +106,13 @@ class ReplicaDescriber:
         calls = {}
         for opened in self._set.members.opened():
             own = [place for key, place in places.items() if opened.node in state.partitions[key].replicas]
-            calls[opened.node] = partial(observation.observe, opened.directory.log_directory, own)
+            calls[opened.node] = partial(directory_view.observe, opened.directory.log_directory, own)
         observed = _Observed(state, self._answers.collect(calls), places)
         observed.missing = self._missing(observed)
         return observed
 
     def _missing(self, observed: _Observed) -> dict[tuple[Place, int], Missing]:
-        """The bytes and times of missing records (OBSERVATION-3), at most of MEASURED_MAX replicas."""
+        """The bytes and times of missing records (DIRECTORYVIEW-3), at most of MEASURED_MAX replicas."""
         wanted: dict[int, list[tuple[Place, int]]] = {}
         for key, place in list(observed.places.items()):
             decided = observed.state.partitions[key]
@@ -122,7 +122,7 @@ class ReplicaDescriber:
                 if leader is not None and end < leader.log_end and sum(map(len, wanted.values())) < MEASURED_MAX:
                     wanted.setdefault(decided.leader, []).append((place, end))
         opened = {each.node: each.directory.log_directory for each in self._set.members.opened()}
-        calls = {node: partial(observation.missing, opened[node], own) for node, own in wanted.items() if node in opened}
+        calls = {node: partial(directory_view.missing, opened[node], own) for node, own in wanted.items() if node in opened}
         missing: dict[tuple[Place, int], Missing] = {}
         for answer in self._answers.collect(calls).values():
             if not isinstance(answer, EmbedlogError):
@@ -260,7 +260,7 @@ def describe_one(engine: Engine, topic: str | None = None) -> ReplicasDescriptio
     names = [name for name in engine.topic_names() if name != LOG] if topic is None else [engine.topic(topic).name]
     topics = {name: engine.topic(name) for name in names}
     places = [Place(name, number, each.id_bytes) for name, each in topics.items() for number in each.numbers]
-    found = observation.observe(home, places)
+    found = directory_view.observe(home, places)
     partitions = [_only(node, place, found.positions.get(place)) for place in places]
     own = DirectoryDescription(node, str(engine.path), "live", holds=len(places), leads=len(places))
     return ReplicasDescription((own,), tuple(partitions), voters=(node,), observed_ms=system.wall_ms())

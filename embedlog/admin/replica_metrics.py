@@ -16,7 +16,7 @@ from embedlog.replica_description import (
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set.replica_events import Meter, ReplicaEvents, Timer
+from embedlog.replica_set.observation.replica_events import Meter, ReplicaEvents, Timer
 from embedlog.types import TopicPartition
 
 

@@ -1,13 +1,14 @@
 """One partition: append, read, recover, truncate, sync, compact.
 
 The package knows one directory of segments. It does not know topics, groups, clients or other partitions.
-Other units import six modules of it:
+Other units import seven modules of it:
 
 - `api`: the interfaces through which clients of an open log use a partition
 - `partition`: `Partition`, the facade, whose private members no other unit uses
 - `log_context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
 - `tail`: `Tail`, the state of a reader at the end of a partition
 - `replication.replica_log`: `ReplicaLog`, a partition as a replica (`Partition.replica`), and its refusals
+- `replication.replica_position`: the offsets of a replica, read without opening the partition
 - `pinned_segments`: `Pin`, a partition at one moment, for backups
 
 Order inside, from the bottom up. A module imports only modules before it.

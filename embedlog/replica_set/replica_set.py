@@ -18,8 +18,8 @@ from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
 from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
+from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from embedlog.replica_set.replica_events import ReplicaEvents
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replica_set.set_members import SetMembers
 from embedlog.replica_set.set_topics import SetTopics

@@ -14,9 +14,9 @@ import embedlog
 from embedlog.admin.replica_descriptions import ReplicaDescriber
 from embedlog.log_directory import LogDirectory
 from embedlog.replica_description import ReplicaDescription, ReplicasDescription, ReplicatedPartitionDescription
-from embedlog.replica_set import observation
-from embedlog.replica_set.answers import Answers
-from embedlog.replica_set.observation import Observation
+from embedlog.replica_set.observation import directory_view
+from embedlog.replica_set.observation.answers import Answers
+from embedlog.replica_set.observation.directory_view import Observation
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0  # for results that come at once on an idle machine
@@ -242,8 +242,8 @@ class Hanging:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
         self.path, self.go_on, self.count, self.active = path, threading.Event(), 0, True
-        self._real = observation.observe
-        monkeypatch.setattr(observation, "observe", self.observe)
+        self._real = directory_view.observe
+        monkeypatch.setattr(directory_view, "observe", self.observe)
 
     def observe(self, directory: LogDirectory, places: Any) -> Observation:
         if directory.path == self.path and self.active:
@@ -286,7 +286,7 @@ def test_errors_of_the_process_are_raised(tmp_path: Path, monkeypatch: pytest.Mo
         def defect(directory: LogDirectory, places: Any) -> Observation:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(observation, "observe", defect)
+        monkeypatch.setattr(directory_view, "observe", defect)
         with pytest.raises(ZeroDivisionError):
             log.replicas()
 

@@ -17,7 +17,7 @@ from embedlog.replica_description import (
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
-from embedlog.replica_set.replica_events import ReplicaEvents
+from embedlog.replica_set.observation.replica_events import ReplicaEvents
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from embedlog.errors import CorruptRecordError
-from embedlog.replica_set import decision_words
-from embedlog.replica_set.decision_words import WINDOW, changes, recent
+from embedlog.replica_set.observation import decision_words
+from embedlog.replica_set.observation.decision_words import WINDOW, changes, recent
 from embedlog.replication.events import (
     AlterIsr,
     CancelReassignment,

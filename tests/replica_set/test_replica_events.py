@@ -13,7 +13,7 @@ import pytest
 import embedlog
 from embedlog.replica import ReplicatedEngine
 from embedlog.replica_set.decision_log import Decided, Proposal
-from embedlog.replica_set.replica_events import ReplicaEvents
+from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replication.events import AlterIsr, Elect, Election, Event, Refusal
 from embedlog.replication.records import Partition
 from embedlog.replication.state import State, apply_all

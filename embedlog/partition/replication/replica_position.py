@@ -15,7 +15,6 @@ from embedlog._native import replication, system
 from embedlog._native.replication import ROLE_NONE, Replica
 from embedlog._native.system import Page, Published
 from embedlog.partition.log_context import Context
-from embedlog.partition.partition import Partition
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.checkpoints import Offsets
 from embedlog.storage.control_page import check, map_page
@@ -55,9 +54,11 @@ class Checkpointed(NamedTuple):
         return cls(*(checkpoints.read_offsets(root / name) for name in names))
 
 
-def position(context: Context, place: Place, opened: Partition | None, noted: Checkpointed) -> Position | None:
-    """The offsets of a replica; None if only a load knows them (REPLICAPOSITION-2). Raises StorageError."""
-    page = None if opened is None or opened.closed else opened.mapped_page
+def position(context: Context, place: Place, page: Page | None, noted: Checkpointed) -> Position | None:
+    """The offsets of a replica; None if only a load knows them (REPLICAPOSITION-2). Raises StorageError.
+
+    `page` is the mapped page of a partition that this process has open.
+    """
     if page is not None and (found := _in_page(page)) is not None:
         return found
     path = context.root / file_names.partition_name(place.topic, place.number)

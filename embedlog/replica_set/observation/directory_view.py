@@ -1,8 +1,8 @@
 """This module reads what one directory of an open log shows about its replicas, without a lock and without opening them.
 
-OBSERVATION-1  a partition that this process does not use costs the read of its control page, or nothing after an orderly close
-OBSERVATION-2  a reader loads the files of a partition after a crash: no process that writes has done so yet
-OBSERVATION-3  the bytes and the time of missing records are read from the leader's log, only for replicas that lack records
+DIRECTORYVIEW-1  a partition that this process does not use costs the read of its control page, or nothing after an orderly close
+DIRECTORYVIEW-2  a reader loads the files of a partition after a crash: no process that writes has done so yet
+DIRECTORYVIEW-3  the bytes and the time of missing records are read from the leader's log, only for replicas that lack records
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
 
 def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Position | None:
     opened = directory.partitions.get((place.topic, place.number))
-    if opened is not None and opened.topic_id != place.topic_id:
-        opened = None
-    found = position(directory.context, place, opened, noted)
+    used = opened is not None and opened.topic_id == place.topic_id and not opened.closed
+    found = position(directory.context, place, opened.mapped_page if opened is not None and used else None, noted)
     if found is None and directory.read_only:
         with contextlib.suppress(UnknownTopicOrPartitionError):
             now = directory.partition(place.topic, place.number).published()
@@ -75,7 +74,7 @@ def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Pos
 
 
 def missing(directory: LogDirectory, wanted: Sequence[tuple[Place, int]]) -> dict[tuple[Place, int], Missing]:
-    """The records from each offset on, in the leader's log (OBSERVATION-3). What cannot be read is left out."""
+    """The records from each offset on, in the leader's log (DIRECTORYVIEW-3). What cannot be read is left out."""
     found = {}
     for place, offset in wanted:
         with contextlib.suppress(EmbedlogError):

@@ -14,7 +14,7 @@ from typing import Final, TypedDict
 
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.replica_set.decision_log import Decided, Proposal
-from embedlog.replica_set.decision_words import leader_and_isr, name_of
+from embedlog.replica_set.observation.decision_words import leader_and_isr, name_of
 from embedlog.replication.events import AlterIsr
 from embedlog.replication.records import NO_LEADER, Partition
 

@@ -1,0 +1,4 @@
+"""What a set shows: directories and replicas without locks, decisions in words, events and their counters.
+
+It must not decide, lock, or change anything. It exports `answers`, `decision_words`, `directory_view` and `replica_events`.
+"""
