@@ -89,6 +89,13 @@ from embedlog.errors import (
 from embedlog.format.visibility import Isolation as IsolationLevel
 from embedlog.log import Log, open
 from embedlog.producer.producer import Producer
+from embedlog.replica_description import (
+    DecisionDescription,
+    DirectoryDescription,
+    ReplicaDescription,
+    ReplicasDescription,
+    ReplicatedPartitionDescription,
+)
 from embedlog.types import (
     GroupDescription,
     GroupMetadata,
@@ -124,7 +131,9 @@ __all__ = [
     "ConsumerOptions",
     "CorruptRecordError",
     "DeadlineError",
+    "DecisionDescription",
     "DeliveryError",
+    "DirectoryDescription",
     "DirectoryInUseError",
     "DurabilityError",
     "EmbedlogError",
@@ -184,6 +193,9 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RecordTooLargeError",
+    "ReplicaDescription",
+    "ReplicasDescription",
+    "ReplicatedPartitionDescription",
     "RetriableCommitFailedError",
     "Scan",
     "SerializationError",

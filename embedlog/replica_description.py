@@ -31,8 +31,8 @@ PARTITIONS_SHOWN: Final = 200  # in a table; `partitions` has all of them
 class DirectoryDescription:
     """One directory of the set.
 
-    `state`: "live"; "witness", which is live and takes no replicas; "away", which this process has not opened; "failed", which
-    does not answer this process; "foreign", which was written without the set. `since_ms` is the begin of "away" or "failed".
+    `state` is "live", or "witness" for a live one that takes no replicas. This process has not opened a directory that is "away".
+    A "failed" one does not answer, and a "foreign" one was written without the set. `since_ms` is the begin of such a state.
 
     `holds` and `leads` count decided partitions. `same_device` are the nodes on the same device: they fail together.
     """
