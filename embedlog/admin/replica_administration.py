@@ -17,7 +17,7 @@ from embedlog.replica_description import ReplicasDescription
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 
 
-@keywords.checked
+@keywords.part_of("Log")
 class ReplicaAdministration:
     """Replicas of an open log: description, elections, assignments, directories. Threads: any."""
 
