@@ -141,6 +141,16 @@ class ReplicatedEngine(Engine):
         self.refresh_topics()
         return [self.partition_of(topic, number) for topic in self.set.topics.all() for number in range(topic.partitions)]
 
+    # ---- durability ------------------------------------------------------------------------------
+
+    def flush(self, topic: str | None = None) -> None:
+        """Put all published records on stable storage in all directories of each ISR. Raises DurabilityError."""
+        self.check_writable()
+        for name in self.topic_names() if topic is None else [self.topic(topic).name]:
+            found = self.topic(name)
+            for number in range(found.partitions):
+                self.partition_of(found, number).sync()
+
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:
             topic = Topic(name, new_id(), partitions, dict(config))

@@ -96,6 +96,18 @@ def test_writing_goes_on_without_a_directory_that_was_removed(tmp_path: Path, lo
             assert values(alone) == wanted
 
 
+def test_a_flush_goes_on_without_a_directory_that_was_removed(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", b"before", partition=0).result(20)
+            (tmp_path / "d2").rename(tmp_path / "removed")
+            producer.send("t", b"after", partition=0).result(20)
+        log.flush("t")
+        log.flush()
+        assert all(0 <= log._engine.partition("t", number).durable_offset == end for number, end in ((0, 2), (1, 0)))
+
+
 def test_a_directory_that_returns_joins_again(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         created(log)
