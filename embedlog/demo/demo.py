@@ -1,14 +1,15 @@
-"""The main job of the demo: several processes write real text into a topic and read it again.
+"""The main job of the demo: several processes write real text into a topic of three directories and read it again.
 
     python -m embedlog.demo           the sources of this Python's standard library: one record per line, keyed by module
     python -m embedlog.demo PATH      a text file of your own: one record per line, keyed by the first word
     python -m embedlog.demo --json    the figures as JSON
 
-DEMO-1  two processes write while a third one reads. Then three processes share the topic as a group, and one is killed. Then this
-    process searches by offset and time, and reads everything into Arrow
+DEMO-1  two processes write while a third one reads, and one of the three directories is lost and returns. Then three processes
+    share the topic as a group, and one is killed. Then this process searches by offset and time, and reads everything into Arrow
 DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their number
 DEMO-3  "every line came back" is printed only after every key and line was compared with the source
 DEMO-4  the demo uses public names only
+DEMO-5  the directory is lost when a quarter of the lines is acknowledged, and no writer writes its last lines before the loss
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -32,7 +34,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import embedlog
+from embedlog.demo import replicas
 from embedlog.demo.group import GroupError, as_table, read_as_group
+from embedlog.demo.replicas import DIRECTORY_COUNT, IN_SYNC_MIN, Loss, ReplicaError
 
 TOPIC = "lines"
 PARTITION_COUNT = 4
@@ -82,27 +86,36 @@ def source(path: Path | None, mine: Callable[[bytes], bool] = lambda key: True) 
 # ---- the processes ---------------------------------------------------------------------------------------------------
 
 
-def write(directory: str, path: Path | None, number: int, done: Counter) -> None:
+def write(paths: list[str], path: Path | None, number: int, total: int, done: Counter, lost: Event) -> None:
     """Writer `number`: appends the lines of its own keys and returns when they are on stable storage."""
+    quiet()
     lines = source(path, lambda key: zlib.crc32(key) % WRITER_COUNT == number)
-    with embedlog.open(directory, create=False) as log, log.producer() as producer:
-        while chunk := list(itertools.islice(lines, LINES_PER_CALL)):
+    with embedlog.open(paths, create=False) as log, log.producer() as producer:
+        while chunk := list(itertools.islice(lines, min(LINES_PER_CALL, max(1, total // 12)))):
+            if done.value >= total // 3 and not lost.wait(STALLED_S):
+                raise DemoError(f"no directory was lost within {STALLED_S:.0f} s")
             keys, values = zip(*chunk, strict=True)
             producer.send_batch(TOPIC, list(values), keys=list(keys)).result(STALLED_S)
             done.value += len(chunk)
         log.flush(TOPIC)
 
 
-def tail(directory: str, seen: Counter, stop: Event) -> None:
+def tail(paths: list[str], seen: Counter, stop: Event) -> None:
     """Read from the beginning; return when `stop` is set and no more records arrive."""
+    quiet()
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": LINES_PER_CALL}
-    with embedlog.open(directory, create=False) as log, log.consumer(TOPIC, **settings) as consumer:
+    with embedlog.open(paths, create=False) as log, log.consumer(TOPIC, **settings) as consumer:
         while True:
             stopping = stop.is_set()  # read before the poll, so that records written before `stop` are still read
             records = consumer.poll(timeout=0.05)
             seen.value += len(records)
             if stopping and not records:
                 return
+
+
+def quiet() -> None:
+    """Leave out the warnings about the lost directory: the demo itself reports the loss."""
+    logging.getLogger("embedlog").setLevel(logging.ERROR)
 
 
 @contextmanager
@@ -126,14 +139,14 @@ def alive(processes: Iterable[Any]) -> list[Any]:
     return [process for process in processes if process.exitcode is None]
 
 
-def write_and_tail(directory: str, path: Path | None, total: int, show: Progress) -> dict[str, float]:
-    """Run two writers and a reader; return the duration of each."""
+def write_and_tail(paths: list[str], loss: Loss, path: Path | None, total: int, show: Progress) -> dict[str, float]:
+    """Run two writers and a reader, and lose a directory; return the duration of each."""
     spawn = multiprocessing.get_context("spawn")  # as separate programs: nothing is inherited
     counters: list[Counter] = [spawn.Value("q", 0) for _ in range(WRITER_COUNT + 1)]
-    stop = spawn.Event()
-    reader = spawn.Process(target=tail, args=(directory, counters[-1], stop), name="tail")
+    stop, lost = spawn.Event(), spawn.Event()
+    reader = spawn.Process(target=tail, args=(paths, counters[-1], stop), name="tail")
     writers = [
-        spawn.Process(target=write, args=(directory, path, number, counters[number]), name=f"writer {number + 1}")
+        spawn.Process(target=write, args=(paths, path, number, total, counters[number], lost), name=f"writer {number + 1}")
         for number in range(WRITER_COUNT)
     ]
     begun = written = 0.0
@@ -148,6 +161,11 @@ def write_and_tail(directory: str, path: Path | None, total: int, show: Progress
             if now - moved > STALLED_S:
                 raise DemoError(f"no progress for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} of {total}")
             show(written=sum(counts[:-1]), tailed=counts[-1])
+            if not loss.is_lost and sum(counts[:-1]) >= total // 4:
+                loss.lose(sum(counts[:-1]))
+                lost.set()
+            if loss.is_lost:
+                loss.look()
             if not written and not alive(writers):
                 written = now
                 stop.set()
@@ -155,7 +173,9 @@ def write_and_tail(directory: str, path: Path | None, total: int, show: Progress
         if counters[-1].value != total:
             raise DemoError(f"{total} lines were written, the tail saw {counters[-1].value}")
         show(written=total, tailed=total)
-    return {"write_s": max(written - begun, 1e-9), "tail_lag_s": time.perf_counter() - written}
+    ended = time.perf_counter()
+    loss.give_back(total)
+    return {"write_s": max(written - begun, 1e-9), "tail_lag_s": ended - written}
 
 
 # ---- what can be found -----------------------------------------------------------------------------------------------
@@ -266,15 +286,26 @@ def progress_bars(total: int) -> Iterator[Progress]:
 
 
 def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    count, size, group = figures["lines"], figures["bytes"], figures["group"]
+    count, size, group, loss = figures["lines"], figures["bytes"], figures["group"], figures["replicas"]
 
     def rate(seconds: float) -> str:
         return f"{count / seconds / 1e6:.2f} M lines/s, {size / seconds / 1e6:.0f} MB/s"
 
     return [
         ("lines", f"{count:,} in {figures['keys']:,} keys"),
-        ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} on disk (zstd, {figures['segments']} segments)"),
+        ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} in each directory (zstd, {figures['segments']} segments)"),
+        ("directories", f"{DIRECTORY_COUNT}, each with a copy; a line is acknowledged when at least {IN_SYNC_MIN} have it"),
         (f"written by {WRITER_COUNT} processes, synced", f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}"),
+        (
+            f"{loss['lost']} was lost while they wrote",
+            f"{loss['acknowledged_before']:,} lines were acknowledged; it led {loss['led']} partitions; "
+            f"out of every ISR after {loss['out_s'] * 1000:.0f} ms",
+        ),
+        ("written without it", f"{loss['acknowledged_without']:,} lines"),
+        (
+            f"{loss['lost']} came back",
+            f"it copied what it had missed, and was in every ISR after {loss['joined_s'] * 1000:.0f} ms",
+        ),
         ("the reader was done", f"{figures['tail_lag_s'] * 1000:.0f} ms after the writers had left"),
         (
             "read by a group of three",
@@ -285,6 +316,7 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("found by offset", f"{figures['find_by_offset_s'] * 1e6:.0f} µs each, as a Record"),
         ("found by time", f"{figures['find_by_time_s'] * 1e6:.0f} µs each, in {PARTITION_COUNT} partitions"),
         ("read whole into Arrow", f"{figures['read_s']:.2f} s: {rate(figures['read_s'])}"),
+        ("acknowledged lines lost", f"{figures['lost_lines']}: each directory, opened alone, has every line"),
         ("every line came back", "yes, in order" if figures["every_line_came_back"] else "NO"),
     ]
 
@@ -293,6 +325,7 @@ def report(figures: dict[str, Any]) -> None:
     rows = as_rows(figures)
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+    print("\n".join(["", *replicas.as_table(figures["replicas"])]))
     print("\n".join(["", *as_table(figures["group"], TOPIC)]))
 
 
@@ -300,44 +333,53 @@ def report(figures: dict[str, Any]) -> None:
 
 
 def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, Any]:
-    """Run the whole job in `directory`; return the figures."""
+    """Run the whole job in directories below `directory`; return the figures."""
+    quiet()
     lines = list(source(path))
     if not lines:
         raise DemoError("the source has no lines")
-    with embedlog.open(directory) as log:
-        log.create_topic(TOPIC, PARTITION_COUNT, config={"compression.type": "zstd"})
+    paths = replicas.directories(directory)
+    settings = {"compression.type": "zstd", "min.insync.replicas": str(IN_SYNC_MIN)}
+    with embedlog.open(paths) as log:
+        log.create_topic(TOPIC, PARTITION_COUNT, config=settings, replication_factor=DIRECTORY_COUNT)
     with progress_bars(len(lines)) if show_bars else nullcontext(lambda **counts: None) as show:
         figures: dict[str, Any] = {
             "lines": len(lines),
             "bytes": sum(len(key) + len(line) for key, line in lines),
             "keys": len({key for key, _ in lines}),
-            **write_and_tail(directory, path, len(lines), show),
         }
-        with embedlog.open(directory) as log:
-            figures["group"] = read_as_group(log, directory, TOPIC, show)
-        with embedlog.open(directory, read_only=True) as log:
+        with embedlog.open(paths) as log:
+            loss = Loss(log, TOPIC)
+            figures |= write_and_tail(paths, loss, path, len(lines), show)
+            figures["replicas"] = loss.figures
+            figures["group"] = read_as_group(log, paths, directory, TOPIC, show)
+        with embedlog.open(paths, read_only=True) as log:
             table, figures["read_s"] = read_all(log)
             times = table["timestamp"].cast("int64").to_numpy()
             figures["find_by_offset_s"] = find_by_offset(log, show)
             figures["find_by_time_s"] = find_by_time(log, int(times.min()), int(times.max()) + 1)
-            segments = list(Path(directory).glob(f"{TOPIC}-*/*.log"))
+            segments = list(Path(paths[0]).glob(f"{TOPIC}-*/*.log"))
             figures["segments"] = len(segments)
             figures["stored_bytes"] = sum(segment.stat().st_size for segment in segments)
     check(table, lines)
     figures["every_line_came_back"] = True
+    replicas.compare(paths, TOPIC, table)
+    figures["lost_lines"] = 0
     return figures
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m embedlog.demo", description="real text into a topic and out again")
     parser.add_argument("path", nargs="?", type=Path, help="a text file of your own instead of the standard library's sources")
-    parser.add_argument("--keep", metavar="DIRECTORY", help="keep the log in this directory, which must be new or empty")
+    parser.add_argument(
+        "--keep", metavar="DIRECTORY", help="keep the log in directories below this one, which must be new or empty"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and no progress")
     options = parser.parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="embedlog-demo-") as scratch:
             figures = run(options.keep or os.path.join(scratch, "log"), options.path, show_bars=not options.json)
-    except (DemoError, GroupError, embedlog.EmbedlogError, OSError) as problem:
+    except (DemoError, GroupError, ReplicaError, embedlog.EmbedlogError, OSError) as problem:
         print(f"embedlog.demo: {problem}", file=sys.stderr)
         return 1
     if options.json:

@@ -68,10 +68,10 @@ class Marks:
 # ---- readers ---------------------------------------------------------------------------------------------------------
 
 
-def read(directory: str, topic: str, marks_path: str, number: int, read_count: Any, go: Event, stop: Event) -> None:
+def read(paths: list[str], topic: str, marks_path: str, number: int, read_count: Any, go: Event, stop: Event) -> None:
     """Reader `number`: join, wait for `go`, then read, count and commit until `stop`."""
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "client_id": f"reader {number + 1}"}
-    with embedlog.open(directory, create=False) as log, log.consumer(group_id=GROUP, **settings) as consumer:
+    with embedlog.open(paths, create=False) as log, log.consumer(group_id=GROUP, **settings) as consumer:
         tps = [TopicPartition(topic, at) for at in range(len(log.describe_topic(topic).partitions))]
         marks = Marks(Path(marks_path), consumer.end_offsets(tps))
         consumer.subscribe([topic], on_assigned=lambda tps: None if go.is_set() else consumer.pause(*tps))
@@ -107,9 +107,9 @@ def ranges(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
 class Group:
     """The reader processes and the state of their group."""
 
-    def __init__(self, log: embedlog.Log, directory: str, topic: str) -> None:
+    def __init__(self, log: embedlog.Log, paths: list[str], directory: str, topic: str) -> None:
         self._log, self._topic = log, topic
-        self._marks_path = Path(directory).with_name("demo-marks")
+        self._marks_path = Path(directory) / "demo-marks"
         self.tps = [TopicPartition(topic, at) for at in range(len(log.describe_topic(topic).partitions))]
         with log.consumer() as consumer:
             self._ends = consumer.end_offsets(self.tps)
@@ -120,7 +120,7 @@ class Group:
         self.counts: list[Any] = [spawn.Value("q", 0) for _ in range(READER_COUNT)]
         self.readers: list[Any] = []
         for number, count in enumerate(self.counts):
-            shared = (directory, topic, str(self._marks_path), number, count, self.go, self.stop)
+            shared = (paths, topic, str(self._marks_path), number, count, self.go, self.stop)
             self.readers.append(spawn.Process(target=read, args=shared, name=f"reader {number + 1}"))
 
     def shared_out(self, count: int) -> Assignment | None:
@@ -159,9 +159,9 @@ class Group:
         self._marks_path.unlink()
 
 
-def read_as_group(log: embedlog.Log, directory: str, topic: str, show: Show) -> dict[str, Any]:
+def read_as_group(log: embedlog.Log, paths: list[str], directory: str, topic: str, show: Show) -> dict[str, Any]:
     """Run three readers and kill one; return the assignments before and after, and the counts of the lines."""
-    group = Group(log, directory, topic)
+    group = Group(log, paths, directory, topic)
     try:
         for reader in group.readers:
             reader.start()

@@ -7,8 +7,11 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import embedlog
 
 
 def demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -26,28 +29,50 @@ def text(tmp_path: Path, rng: random.Random) -> Path:
     return tmp_path / "text"
 
 
-def test_every_line_of_a_file_comes_back(text: Path) -> None:
+def test_every_line_of_a_file_comes_back(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
-    answer = demo("--json", text)
+    answer = demo("--json", text, "--keep", tmp_path / "log")
     assert answer.returncode == 0, answer.stderr
     figures = json.loads(answer.stdout)
     assert figures["every_line_came_back"] is True
     assert figures["lines"] == 5005
     assert figures["stored_bytes"] < figures["bytes"]
-    group = figures["group"]
+    assert all((tmp_path / "log" / name / "lines-0").is_dir() for name in ("d1", "d2", "d3"))
+    check_group(figures["group"])
+    check_loss(figures["replicas"])
+    check_report(figures, capsys)
+
+
+def check_group(group: dict[str, Any]) -> None:
     assert (group["lag"], group["skipped"]) == (0, 0)
     assert len(set(group["before"].values())) == 3
     assert set(group["after"].values()) == set(group["before"].values()) - {group["killed"]}
 
 
-def test_a_person_gets_a_table(text: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    answer = demo(text, "--keep", tmp_path / "log")
-    assert answer.returncode == 0, answer.stderr
-    assert "every line came back" in answer.stdout
-    assert "yes, in order" in answer.stdout
-    assert "(killed)" in answer.stdout
-    assert (tmp_path / "log" / "lines-0").is_dir()
+def check_loss(found: dict[str, Any]) -> None:
+    lost = int(found["lost"][1:])
+    every = {f"lines-{number}": [1, 2, 3] for number in range(4)}
+    assert found["isr_before"] == found["isr_after"] == every
+    assert found["isr"] == {name: sorted({1, 2, 3} - {lost}) for name in every}
+    assert lost in found["leaders_before"].values()
+    assert lost not in found["leaders"].values()
+    assert 0 < found["acknowledged_before"] < 5005
+    assert found["acknowledged_before"] + found["acknowledged_without"] == 5005
+
+
+def check_report(figures: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """What a person gets instead of the figures."""
+    from embedlog.demo.demo import report
+
+    report(figures)
+    shown = capsys.readouterr().out
+    for text in (
+        "yes, in order",
+        "(killed)",
+        "0: each directory, opened alone, has every line",
+        f"{figures['replicas']['lost']} is back",
+    ):
+        assert text in shown
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])
@@ -78,6 +103,39 @@ def test_the_check_can_fail(damage: str) -> None:
     with pytest.raises(DemoError):
         check(table, lines)
     check(pa.table({"key": [b"key"] * 10, "value": [line for _, line in lines], "offset": range(10)}), lines)
+
+
+@pytest.mark.parametrize("damage", ["lacks a record", "has another value"])
+def test_a_directory_that_differs_is_seen(tmp_path: Path, damage: str) -> None:
+    pytest.importorskip("pyarrow")
+    from embedlog.demo.replicas import ReplicaError, compare
+
+    for name in ("whole", "differs"):
+        with embedlog.open(tmp_path / name, config={"housekeeping": False}) as log:
+            log.create_topic("lines")
+            values = [b"%d" % number for number in range(10)]
+            if name == "differs":
+                values = values[:-1] if damage == "lacks a record" else [*values[:-1], b"X"]
+            with log.producer() as producer:
+                producer.send_batch("lines", values).result(20)
+            if name == "whole":
+                table = log.scan("lines", columns=["partition", "offset", "key", "value"]).to_arrow()
+    compare([str(tmp_path / "whole")], "lines", table)
+    with pytest.raises(ReplicaError, match="differs"):
+        compare([str(tmp_path / "whole"), str(tmp_path / "differs")], "lines", table)
+
+
+def test_a_directory_that_stays_in_the_isr_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from embedlog.demo import replicas
+
+    paths = replicas.directories(str(tmp_path))
+    with embedlog.open(paths, config={"housekeeping": False}) as log:
+        log.create_topic("lines", replication_factor=3)
+        loss = replicas.Loss(log, "lines")
+        assert not loss.look()
+        monkeypatch.setattr(replicas, "STALLED_S", 0.0)
+        with pytest.raises(replicas.ReplicaError, match="did not leave the ISR"):
+            loss.give_back(0)
 
 
 def test_a_line_that_nobody_was_given_is_seen(tmp_path: Path) -> None:
