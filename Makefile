@@ -43,7 +43,7 @@ fail = { echo 'embedlog: $(1)' >&2; exit 1; }
     test-all fuzz check bench docs clean
 
 help:
-	@echo 'make demo           the standard library in a topic of three directories, one of which is lost: write, tail, share, search, read'
+	@echo 'make demo           the standard library in three directories, one of them lost: write, tail, share, search, read'
 	@echo 'make demo-spark     a demonstration with Spark: a web server'\''s log, each session written once, tables and a chart'
 	@echo 'make test           the suite: below 8 minutes on two cores'
 	@echo 'make test-kafka     the tests with a real Kafka, for each version: $(KAFKAS)'

@@ -12,6 +12,7 @@ import argparse
 import logging
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import embedlog
 
@@ -33,7 +34,7 @@ def read(log: embedlog.Log) -> str:
     return " ".join(record.value.decode() for record in log.scan(TOPIC).records())
 
 
-def send(log: embedlog.Log, letter: str, acks: str) -> None:
+def send(log: embedlog.Log, letter: str, acks: Literal["1", "all"]) -> None:
     with log.producer(acks=acks, enable_idempotence=False, linger_ms=0) as producer:
         offset = producer.send(TOPIC, letter.encode()).result(30).offset
     print(f"  {letter} is acknowledged at offset {offset} (acks={acks})")
