@@ -242,6 +242,7 @@ class Context:
     held_lock: Callable[[], tuple[str, int, int, int]] | None = None  # the directory's `.lock`: path, device, inode, fd
     reacquire: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
+    copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)  # from leaders, with writers that were dropped
 
     @property
     def in_set(self) -> bool:

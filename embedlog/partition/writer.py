@@ -115,7 +115,11 @@ class AppendWriter:
     def drop(self) -> None:
         """Close everything; the next append opens it again."""
         self.close_segment()
-        self._state.writer = None
+        state = self._state
+        if state.writer is not None:
+            copied, place = state.context.copied_bytes, (state.topic, state.number)
+            copied[place] = copied.get(place, 0) + int(state.writer.raw.copied_bytes)
+        state.writer = None
         if self.lock_file is not None:
             self.lock_file.close()
             self.lock_file = None

@@ -40,7 +40,7 @@ class ReplicaSet:
         self._mutex = threading.Lock()
         self._replicas: dict[Place, PartitionReplicas] = {}
         self._partitions: dict[Place, ReplicatedPartition] = {}
-        self.events = ReplicaEvents()
+        self.events = ReplicaEvents(lambda: self.members.log_directories())
         self.members = SetMembers(make, config, read_only=read_only, observer=self.events.observe)
         self.growth = SetGrowth(self.members, config)
 

@@ -128,6 +128,38 @@ def test_a_child_process_does_not_log_what_its_parent_decided(tmp_path: Path, li
         assert 3 not in log.replicas().partitions[0].isr
 
 
+def test_copied_bytes_are_counted_in_each_way_to_copy(tmp_path: Path) -> None:
+    def followers(log: embedlog.Log) -> int:
+        paths = [path for node in (2, 3) for path in (tmp_path / f"d{node}" / "t-0").glob("*.log")]
+        return sum(path.stat().st_size for path in paths)
+
+    def counted(log: embedlog.Log) -> tuple[int, int]:
+        found = log.metrics()
+        return found["ReplicationBytesInPerSec"]["Count"], found["ReplicationBytesOutPerSec"]["Count"]
+
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"segment.bytes": 2000})
+        assert counted(log) == (0, 0)
+        with log.producer(linger_ms=0) as producer:
+            for number in range(40):
+                producer.send("t", b"%020d" % number).result(PATIENT_S)
+        size = followers(log)
+        assert size > 40 * 60
+        assert counted(log) == (size, size), "with the append of the leader"
+        with log.producer(acks=1, enable_idempotence=False, linger_ms=0) as producer:
+            producer.send_batch("t", [b"%020d" % number for number in range(40)]).result(PATIENT_S)
+        log.housekeep()
+        size = followers(log)
+        assert counted(log) == (size, size), "copied later"
+        for directory in log._engine.directories:
+            for each in list(directory.partitions.values()):
+                each._lock.writer.release()
+        assert counted(log) == (size, size), "without descriptors"
+        assert log.metrics()["ReplicationBytesInPerSec"]["OneMinuteRate"] > 0
+    with opened(tmp_path) as log:
+        assert counted(log) == (0, 0), "the counters are those of this opening"
+
+
 # ---- proposals -----------------------------------------------------------------------------------
 
 

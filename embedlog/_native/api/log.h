@@ -154,6 +154,7 @@ typedef struct {
     int64_t directory_lock_changed_ns;
     int32_t directory_lock_fd;       /* -1 none */
     int32_t reserved;
+    int64_t copied_bytes;            /* of batches that a follower took from its leader with this writer */
 } el_writer;
 
 enum el_append_code {

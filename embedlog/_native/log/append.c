@@ -282,7 +282,9 @@ int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size,
 int32_t el_follow(el_writer *writer, const el_leading *source, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
                   const el_ending *ending, el_appended *out) {
     int32_t rc = append_run(writer, &(el_input){data, size, rows, row_count, ending, source}, out);
-    if (rc == EL_APPENDED && out->consumed)
+    if (rc == EL_APPENDED && out->consumed) {
         writer->data_epoch = source->data_epoch;
+        writer->copied_bytes += out->consumed;
+    }
     return rc;
 }

@@ -64,6 +64,12 @@ class ReplicaLog:
             raise StorageError("the control page is damaged", path=self._state.path / file_names.PAGE)
         return found
 
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of batches that this process copied here from a leader, since the directory was opened."""
+        place, writer = (self._state.topic, self._state.number), self._state.writer
+        return self._state.context.copied_bytes.get(place, 0) + (int(writer.raw.copied_bytes) if writer is not None else 0)
+
     @contextlib.contextmanager
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedReplica]:
         """The append lock, with everything repaired. Raises LockTimeoutError."""

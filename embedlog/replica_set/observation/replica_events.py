@@ -5,18 +5,23 @@ REPLICAEVENT-1  the process that decides a change of a leader or an ISR logs one
 REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A refused
     change of the ISR is a failed update
 REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
+REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again keeps its earlier count
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.replica_set.decision_log import Decided, Proposal
 from embedlog.replica_set.observation.decision_words import leader_and_isr, name_of
 from embedlog.replication.events import AlterIsr
-from embedlog.replication.records import NO_LEADER, Partition
+from embedlog.replication.records import LOG, NO_LEADER, Partition
+
+if TYPE_CHECKING:
+    from embedlog.log_directory import LogDirectory
 
 logger = logging.getLogger("embedlog")
 
@@ -47,8 +52,10 @@ class Timer(Meter):
 class ReplicaEvents:
     """The events of one open set. Threads: any."""
 
-    def __init__(self) -> None:
+    def __init__(self, directories: Callable[[], Sequence[LogDirectory]] = tuple) -> None:
+        """`directories` are those that are open now."""
         self._metrics = Metrics()
+        self._metrics.source = _CopiedBytes(directories)
 
     # ---- decisions -------------------------------------------------------------------------------
 
@@ -80,12 +87,6 @@ class ReplicaEvents:
         spent = {"elections_s": proposal.spent_s} if elected else {}
         self._metrics.note({name: 1 for name, counted in counts.items() if counted} | spent, spent)
 
-    # ---- copies ----------------------------------------------------------------------------------
-
-    def copied(self, size: int) -> None:
-        """A follower has taken this number of bytes from its leader."""
-        self._metrics.note({"bytes_in": size, "bytes_out": size})
-
     # ---- values ----------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Meter | Timer]:
@@ -97,3 +98,27 @@ class ReplicaEvents:
 
     def _meter(self, name: str) -> Meter:
         return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
+
+
+class _CopiedBytes:
+    """The source of the bytes that this process copied (REPLICAEVENT-4). Threads: REQUIRES the lock of the metrics."""
+
+    def __init__(self, directories: Callable[[], Sequence[LogDirectory]]) -> None:
+        self._directories = directories
+        self._known: dict[LogDirectory, int] = {}
+
+    def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """The totals; nothing has a maximum."""
+        for directory in self._directories():
+            self._known[directory] = _copied_in(directory)
+        total = sum(self._known.values())
+        return {"bytes_in": total, "bytes_out": total}, {}
+
+    def rotate_window(self) -> None:
+        """No maximum is kept."""
+
+
+def _copied_in(directory: LogDirectory) -> int:
+    used, dropped = dict(directory.partitions), dict(directory.context.copied_bytes)
+    places = [place for place in {*used, *dropped} if place[0] != LOG]
+    return sum(used[place].replica.copied_bytes if place in used else dropped[place] for place in places)
