@@ -38,8 +38,9 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int
     at = follower.replica.published()[0].log_end
     if at >= end:
         return at
-    unread = leader.partition.unread_bytes(at)
-    with _reading(leader.partition, much=unread is None or unread > LARGE_CHUNK_BYTES) as read:
+    source, unread = leader.partition.published(), leader.partition.unread_bytes(at)
+    much = at < source.segment_base or (source.segment_size if unread is None else unread) > LARGE_CHUNK_BYTES
+    with _reading(leader.partition, much=much) as read:
         while at < end:
             source = leader.partition.published()
             if at < source.log_start:

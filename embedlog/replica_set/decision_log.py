@@ -196,6 +196,10 @@ class DecisionLog:
         """The newest state, in which every record counts: for a process that must act on decisions of others (QUORUM-5)."""
         return self.decide_all([], deadline_ns).state
 
+    def settled(self) -> State:
+        """The state at the last decision or settlement of this object: all of its records count."""
+        return self._view.state
+
     def _deadline(self, deadline_ns: int | None) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 

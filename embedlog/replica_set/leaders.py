@@ -5,6 +5,7 @@ LEADERS-2  an error of a directory changes the leader. An error of the process i
 LEADERS-3  without a majority a leader after an orderly close serves readers up to the checkpointed high watermark, and
     `acks=1`. It commits nothing: a newer decision may be in the directories that are away
 LEADERS-4  the loop ends at its deadline, with the last problem in the message; decisions wake it
+LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use that lost theirs with it
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Decision
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
+from embedlog.replication.decide import decide
 from embedlog.replication.events import Elect, Election, Event, Found, Place, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
@@ -42,6 +44,7 @@ logger = logging.getLogger("embedlog")
 LOOK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
 LATEST: Final = 2**31 - 1
+ELECTIONS_MAX: Final = 500  # in one decision: a batch has room for them
 
 
 class Outcome(Protocol):
@@ -59,6 +62,9 @@ class Decisions(Protocol):
 
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
+
+    def settled(self) -> State:
+        """The state at the last decision or settlement of this process: all of its records count, and later ones may exist."""
 
     def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Outcome | Refusal:
         """Decide about events, each derived from the newest state. The reason is for the log."""
@@ -84,6 +90,7 @@ class Leaders:
         self.number = place[1]
         self.name = f"{topic}-{self.number}"
         self._elections = Limit()
+        self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
 
     @property
     def topic_id(self) -> UUID:
@@ -197,15 +204,17 @@ class Leaders:
                 return Leader(decided.leader, partition, now.epoch)
             if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
                 return None
-            return self._install(deadline_ns)
+            return self._install(decided, deadline_ns)
         except EmbedlogError as problem:
             self.blame(problem)
             return None
 
-    def _install(self, deadline_ns: int) -> Leader | None:
-        """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9)."""
+    def _install(self, decided: Decided, deadline_ns: int) -> Leader | None:
+        """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9). `decided` is the one that was read."""
         try:
-            state = self._decisions.settle(deadline_ns)
+            state = self._decisions.settled()
+            if not self._has_decision(state, decided):
+                state = self._decisions.settle(deadline_ns)
         except NotEnoughDirectoriesError as problem:
             return self._install_unsettled(problem, deadline_ns)
         decided = self._decided(state)
@@ -226,6 +235,11 @@ class Leaders:
         leader = Leader(decided.leader, partition, now.epoch)
         self._show(leader, replica.epoch_start, deadline_ns)
         return leader
+
+    def _has_decision(self, state: State, decided: Decided) -> bool:
+        """Whether the state has this decision, with the settings that apply to it now."""
+        found = state.partitions.get(self._place)
+        return found == decided and state.required(decided) == self._decisions.hint().required(decided)
 
     def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
         """Without a majority: let the leader that was read serve readers and `acks=1`, and commit nothing (LEADERS-3).
@@ -270,21 +284,44 @@ class Leaders:
     # ---- elections -------------------------------------------------------------------------------
 
     def _elect(self, deadline_ns: int) -> str:
-        """Elect a leader among the replicas that this process reaches; the reason if that is not possible now."""
+        """Elect a leader among the replicas that this process reaches; the reason if that is not possible now.
 
-        def event(state: State, offset: int) -> Elect:
-            decided = self._decided(state)
-            return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
-
+        The same decision elects leaders of other partitions that lost theirs with the same directory (LEADERS-5).
+        """
         leader = self._decided(self._decisions.hint()).leader
         why = "there is no leader" if leader == NO_LEADER else f"the leader, node {leader}: {self._reason(leader)}"
+        others = self._also_lost()
         try:
-            found = self._decisions.propose([event], deadline_ns, reason=why)
+            found = self._decisions.propose([each.election for each in (self, *others)], deadline_ns, reason=why)
+            if isinstance(found, Refusal) and others:
+                others, found = [], self._decisions.propose([self.election], deadline_ns, reason=why)
         except NotEnoughDirectoriesError as problem:
             return str(problem)
         if not isinstance(found, Refusal):
-            self._elections.made()
+            for each in (self, *others):
+                each._elections.made()
         return found.value if isinstance(found, Refusal) and found is not Refusal.ELECTION_NOT_NEEDED else ""
+
+    def election(self, state: State, offset: int) -> Elect:
+        """The event of an election among the replicas that this process reaches. Raises LeaderNotAvailableError."""
+        decided = self._decided(state)
+        return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
+
+    def _also_lost(self) -> list[Leaders]:
+        """Other partitions in use whose leader was in the same directory as that of this one, and that can have a new one."""
+        state, now_ns, found = self._decisions.hint(), system.boot_ns(), list[Leaders]()
+        own = state.partitions.get(self._place)
+        for each in self.peers():
+            decided = state.partitions.get(each._place)
+            if own is None or decided is None or each is self or decided.leader != own.leader or len(found) == ELECTIONS_MAX:
+                continue
+            try:
+                due = not each._is_present(decided) and now_ns >= each._elections.next_ns()
+                if due and not isinstance(decide(state, each.election(state, 0)), Refusal):
+                    found.append(each)
+            except EmbedlogError as problem:
+                logger.info("%s: no election together with those of other partitions: %s", each.name, problem)
+        return found
 
     def observed(self, decided: Decided) -> dict[int, Seen]:
         """The replicas that this process reaches."""

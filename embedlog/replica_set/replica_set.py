@@ -71,7 +71,13 @@ class ReplicaSet:
             found = self._replicas.get(place)
             if found is None:
                 found = self._replicas[place] = PartitionReplicas(self.directories, self.decisions, place, topic)
+                found.peers = self._used
             return found
+
+    def _used(self) -> list[PartitionReplicas]:
+        """The replicas of all partitions that this process uses."""
+        with self._mutex:
+            return list(self._replicas.values())
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""

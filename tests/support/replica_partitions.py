@@ -42,6 +42,9 @@ class Decisions:
     def settle(self, deadline_ns: int | None = None) -> State:
         return self.state
 
+    def settled(self) -> State:
+        return self.state
+
     def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
         with self._mutex:
             state, records = self.state, []
