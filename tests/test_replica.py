@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.replication.events import Refusal
 
 QUIET = {"housekeeping": False}
 
@@ -282,3 +283,45 @@ def test_a_caller_that_waits_appends_to_all_directories_itself(tmp_path: Path, l
     for node in {1, 2, 3} - {lost}:
         with embedlog.open(tmp_path / f"d{node}", read_only=True) as alone:
             assert values(alone) == wanted
+
+
+def test_one_election_replaces_all_leaders_that_were_in_a_lost_directory(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log, partitions=9)
+        decisions = log._engine.set.decisions
+        with log.producer(linger_ms=0) as producer:
+            for number in range(9):
+                producer.send("t", b"before", partition=number).result(20)
+            lost = sorted(each.number for each in decisions.hint().partitions.values() if each.leader == 1)
+            assert len(lost) == 3
+            version = decisions.version()
+            (tmp_path / "d1").rename(tmp_path / "removed")
+            producer.send("t", b"after", partition=lost[0]).result(20)
+            elected = {each.number: each for each in decisions.hint().partitions.values() if each.number in lost}
+            assert [(each.leader in (2, 3), each.leader_epoch) for each in elected.values()] == [(True, 1)] * 3
+            assert decisions.version() == version + 3, "a record for each partition, in one decision"
+            for number in lost[1:]:
+                producer.send("t", b"after", partition=number).result(20)
+            assert decisions.version() == version + 3, "their first appends need no decision"
+        assert values(log) == [b"after"] * 3 + [b"before"] * 9
+
+
+def test_an_election_is_made_alone_if_the_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as log:
+        created(log, partitions=6)
+        decisions = log._engine.set.decisions
+        with log.producer(linger_ms=0) as producer:
+            for number in range(6):
+                producer.send("t", b"before", partition=number).result(20)
+            lost = sorted(each.number for each in decisions.hint().partitions.values() if each.leader == 1)
+            (tmp_path / "d1").rename(tmp_path / "removed")
+            propose, sizes = decisions.propose, []
+
+            def refused(steps, deadline_ns=None):  # type: ignore[no-untyped-def]
+                sizes.append(len(steps))
+                return propose(steps, deadline_ns) if len(steps) == 1 else Refusal.INVALID_UPDATE_VERSION
+
+            monkeypatch.setattr(decisions, "propose", refused)
+            producer.send("t", b"after", partition=lost[0]).result(20)
+            assert sizes[:2] == [2, 1]
+        assert len(values(log)) == 7
