@@ -317,9 +317,9 @@ def test_an_election_is_made_alone_if_the_others_are_refused(tmp_path: Path, mon
             (tmp_path / "d1").rename(tmp_path / "removed")
             propose, sizes = decisions.propose, []
 
-            def refused(steps, deadline_ns=None):  # type: ignore[no-untyped-def]
+            def refused(steps, deadline_ns=None, *, reason=""):  # type: ignore[no-untyped-def]
                 sizes.append(len(steps))
-                return propose(steps, deadline_ns) if len(steps) == 1 else Refusal.INVALID_UPDATE_VERSION
+                return propose(steps, deadline_ns, reason=reason) if len(steps) == 1 else Refusal.INVALID_UPDATE_VERSION
 
             monkeypatch.setattr(decisions, "propose", refused)
             producer.send("t", b"after", partition=lost[0]).result(20)

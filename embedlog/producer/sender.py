@@ -159,7 +159,8 @@ class Sender:
         elif target.partition is not None:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
                 target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
-        self._check_topic(target)
+        if target.check_due():
+            self._check_topic(target)
         self._open_direct(target)
 
     def _open_direct(self, target: QueueTarget) -> None:
@@ -178,7 +179,8 @@ class Sender:
             append, raw = direct.addresses
             limits = config.flush_ms, config.batch_limit
             target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers)
-            if followers is not None:
+            target.followed = followers is not None
+            if target.followed:
                 target.queue.seen = target.seen = -1  # it may be the slot of another leader (REPLICA-16)
 
     def _begin(self, target: QueueTarget) -> Attempt | None:

@@ -8,6 +8,7 @@ PRODUCERTARGET-2  an attempt remains at its target until its result is known: it
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from embedlog.format.record_batch import EncodedRun, Stamp
     from embedlog.partition.log_context import AppendProgress
 
+CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 
 
@@ -54,7 +56,17 @@ class QueueTarget:
         self.single_batches = 0  # batches to write one by one, because together they were refused
         self.seen = -1  # the queue's producer state after the thread's last write
         self.direct: tuple[int, int, int] | None = None  # objects for which direct appends were enabled
+        self.followed = False  # direct appends change several directories
+        self._checked_ns = 0
         self.ratio = 1.0
+
+    def check_due(self) -> bool:
+        """Whether to compare the topic. In a set that is slow: between direct appends it is done at intervals."""
+        now_ns = time.monotonic_ns()
+        if self.followed and self.direct is not None and now_ns - self._checked_ns < CHECK_NS:
+            return False
+        self._checked_ns = now_ns
+        return True
 
     def update_ratio(self, before: int, after: int) -> None:
         """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
