@@ -186,6 +186,8 @@ class ConsumerCoordinator:
         elif self._lease.expired:
             self._lease.renew()
             self._check_ns = 0
+        elif self.membership.phase is Phase.IN and not self._engine.transactions.liveness.shows(self._lease):
+            self.membership.wanted = True  # with a slot in another directory of the set
 
     def _follow(self, deadline_ns: int) -> bool:
         """Follow the group's state step by step; True if more steps are due."""
@@ -248,9 +250,13 @@ class ConsumerCoordinator:
         self._blocked_since_ns = None
 
     def _leased(self) -> Lease:
+        liveness = self._engine.transactions.liveness
+        if self._lease is not None and not liveness.shows(self._lease):
+            self._lease.end()
+            self._lease = None
         if self._lease is None:
             config = self._config
-            self._lease = self._engine.transactions.liveness.lease(
+            self._lease = liveness.lease(
                 session_timeout_ms=config.session_timeout_ms,
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
                 max_poll_interval_ms=config.max_poll_interval_ms,

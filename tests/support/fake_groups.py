@@ -57,6 +57,9 @@ class FakeLiveness:
     def __init__(self) -> None:
         self.leases: list[FakeLease] = []
 
+    def shows(self, lease: FakeLease) -> bool:
+        return True
+
     def lease(self, **_: int) -> FakeLease:
         self.leases.append(FakeLease(ProcessSlot(len(self.leases), 7)))
         return self.leases[-1]

@@ -1,0 +1,123 @@
+"""Process slots of a set: each process may have another first directory, and any directory may fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from embedlog.errors import StorageError
+from embedlog.format.process_slot import ProcessSlot
+from embedlog.storage.set_liveness import SetLiveness
+
+LEASE = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 10, "max_poll_interval_ms": 60_000}
+
+
+class View:
+    """The directories as one process sees them."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.usable, self.away = list(paths), False
+        self.slots = SetLiveness(lambda: (self.usable, self.away), paths[0] if paths else Path("."))
+
+    def without(self, path: Path) -> None:
+        self.usable, self.away = [each for each in self.usable if each != path], True
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[Path]:
+    found = [tmp_path / f"d{number}" for number in range(3)]
+    for path in found:
+        path.mkdir()
+    return found
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def a_view(stack: ExitStack, *paths: Path) -> View:
+    view = View(*paths)
+    stack.enter_context(closing(view.slots))
+    return view
+
+
+def test_a_slot_is_found_whichever_directory_it_is_in(places: list[Path], stack: ExitStack) -> None:
+    one, other = a_view(stack, *places), a_view(stack, *reversed(places))
+    mine, theirs = one.slots.begin(), other.slots.begin()
+    assert one.slots.probe(theirs)
+    assert other.slots.probe(mine)
+    one.slots.end(mine)
+    assert not other.slots.probe(mine)
+    assert not other.slots.probe(ProcessSlot(mine.slot, mine.nonce ^ 1))
+
+
+def test_slots_of_one_number_in_two_directories_are_not_confused(places: list[Path], stack: ExitStack) -> None:
+    one, other = a_view(stack, places[0], places[1]), a_view(stack, places[1], places[0])
+    mine, theirs = one.slots.begin(), other.slots.begin()
+    assert mine.slot == theirs.slot
+    one.slots.end(mine)
+    assert not other.slots.probe(mine)
+    assert one.slots.probe(theirs)
+
+
+def test_a_slot_that_no_directory_shows_has_ended_unless_one_is_away(places: list[Path], stack: ExitStack) -> None:
+    view, never = a_view(stack, *places), ProcessSlot(0, 7)
+    assert not view.slots.probe(never)
+    view.without(places[0])
+    state = view.slots.slot_state(never)
+    assert (state.held, state.heartbeat) == (True, 0), "it may be in the directory that is away"
+
+
+def test_a_removed_directory_still_shows_its_slots_to_those_who_have_it_open(places: list[Path], stack: ExitStack) -> None:
+    one, other = a_view(stack, *places), a_view(stack, *places)
+    mine = one.slots.begin()
+    assert other.slots.probe(mine)
+    places[0].rename(places[0].with_name("removed"))
+    other.without(places[0])
+    one.without(places[0])
+    assert other.slots.probe(mine)
+    one.slots.end(mine)
+    assert not other.slots.probe(mine), "its end is seen, too"
+    assert one.slots.begin() is not None
+    assert (places[1] / "embedlog.slots").exists()
+
+
+def test_a_lease_in_a_failed_directory_is_not_shown(places: list[Path], stack: ExitStack) -> None:
+    view = a_view(stack, *places)
+    lease = view.slots.lease(**LEASE)
+    assert view.slots.shows(lease)
+    view.without(places[0])
+    assert not view.slots.shows(lease)
+    another = view.slots.lease(**LEASE)
+    assert view.slots.shows(another)
+    lease.end()
+    another.end()
+
+
+def test_a_killed_process_frees_its_slot(places: list[Path], stack: ExitStack) -> None:
+    view = a_view(stack, *places)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        slot = View(places[1], places[2]).slots.begin()
+        os.write(writer, b"%d %d" % (slot.slot, slot.nonce))
+        signal.pause()
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as pipe:
+        slot, nonce = map(int, pipe.read(100).split())
+    assert view.slots.probe(ProcessSlot(slot, nonce))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert not view.slots.probe(ProcessSlot(slot, nonce))
+
+
+def test_without_a_usable_directory_there_is_no_slot(stack: ExitStack) -> None:
+    with pytest.raises(StorageError, match="usable"):
+        a_view(stack).slots.begin()
