@@ -5,16 +5,22 @@ REPLICAADMIN-1  a method calls one part; the work is done in the modules of the 
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlog.admin import replica_metrics
 from embedlog.admin.replica_descriptions import ReplicaDescriber, describe_one
 from embedlog.config import keywords
 from embedlog.engine import Engine
+from embedlog.errors import ReplicaSetError
 from embedlog.replica import ReplicatedEngine
 from embedlog.replica_description import ReplicasDescription
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
+from embedlog.storage import location
+
+if TYPE_CHECKING:
+    from embedlog.replica_set.replica_set import ReplicaSet
 
 
 @keywords.part_of("Log")
@@ -41,6 +47,43 @@ class ReplicaAdministration:
         engine = self._engine
         events = engine.set.events if isinstance(engine, ReplicatedEngine) else ReplicaEvents()
         return replica_metrics.report(self.replicas(), events)
+
+    def add_directory(
+        self, path: str | os.PathLike[str], *, rack: str | None = None, replicas: bool = True, voter: bool = True
+    ) -> int:
+        """Add an empty directory to the set; its node. A repetition with the same path completes an interrupted call.
+
+        `replicas=False` makes a witness: a voter of a few kilobytes without partitions, which lets one of two other directories
+        fail. A directory with `voter=False` may fail without an effect on decisions. Every open log of the set uses the new
+        directory. Existing partitions stay where they are: see `reassign`.
+        Raises ReplicaSetError for a directory with other content and for a log that was not opened as a list of directories;
+        DirectoryInUseError, NotEnoughDirectoriesError, StorageError.
+        """
+        if rack is not None and (type(rack) is not str or not rack):
+            raise TypeError(f"a rack is a text, not {rack!r:.100}")
+        return self._changeable_set().growth.add(location.checked(path), rack, replicas=replicas, voter=voter)
+
+    def retire_directory(self, node: int, *, force: bool = False) -> None:
+        """Remove a directory from the set. Its partitions must have been reassigned; it is a log of its own then.
+
+        `force` removes a directory that is lost, with all its replicas, by a majority of the other voters alone: of two
+        directories the other one continues. Records that only the lost directory has are gone, and it is refused if it
+        comes back.
+        Raises ReplicaSetError while partitions have replicas in it, and if it is the only one; NotEnoughDirectoriesError.
+        """
+        if type(node) is not int:
+            raise TypeError(f"a node is an int, not {type(node).__name__}")
+        self._changeable_set().growth.retire(node, force=force)
+
+    def _changeable_set(self) -> ReplicaSet:
+        engine = self._engine
+        engine.check_writable()
+        if not isinstance(engine, ReplicatedEngine):
+            raise ReplicaSetError(
+                "the log has one directory without a set: begin a new set with open([path]) and an empty directory",
+                paths=[str(engine.path)],
+            )
+        return engine.set
 
     @cached_property
     def _describer(self) -> ReplicaDescriber | None:

@@ -19,11 +19,11 @@ from tests.support.stamped_batches import run_of
 
 
 def add(log: embedlog.Log, path: Path, rack: str | None = None, *, replicas: bool = True, voter: bool = True) -> int:
-    return log._engine.set.growth.add(path, rack, replicas=replicas, voter=voter)
+    return log.add_directory(path, rack=rack, replicas=replicas, voter=voter)
 
 
 def retire(log: embedlog.Log, node: int, *, force: bool = False) -> None:
-    log._engine.set.growth.retire(node, force=force)
+    log.retire_directory(node, force=force)
 
 
 def nodes(log: embedlog.Log) -> list[int]:
@@ -275,3 +275,20 @@ def test_a_stop_after_a_forced_decision_is_completed_by_the_next_opening(tmp_pat
     found = membership.read(tmp_path / "d1")
     assert found is not None
     assert found.cluster_generation == 1
+
+
+def test_the_methods_of_a_log_check_their_arguments(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "single", config=QUIET) as log:
+        with pytest.raises(ReplicaSetError, match="one directory"):
+            log.add_directory(tmp_path / "d2")
+        with pytest.raises(ReplicaSetError, match="one directory"):
+            log.retire_directory(1)
+    made(tmp_path)
+    with opened(tmp_path) as log:
+        with pytest.raises(TypeError, match="rack"):
+            log.add_directory(tmp_path / "d4", rack=7)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="node"):
+            log.retire_directory("2")  # type: ignore[arg-type]
+        assert not (tmp_path / "d4").exists()
+    with embedlog.open(paths(tmp_path), read_only=True) as log, pytest.raises(embedlog.ReadOnlyError):
+        log.add_directory(tmp_path / "d4")
