@@ -190,7 +190,7 @@ def _warnings(found: ReplicasDescription) -> Iterator[str]:
     }
     for what, count in counts.items():
         if count:
-            yield f"{count} partition{'s' * (count > 1)} {what}"
+            yield f"{_count(count, 'partition', 'partitions')} {what}"
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -202,12 +202,20 @@ def _tables(found: ReplicasDescription) -> Iterator[Table]:
     """Title, head and rows of each table; a table without a head is a list."""
     decides = "a majority answers" if found.can_decide else "NO majority answers"
     term = "" if found.term < 0 else f"; term {found.term}, voters {_nodes(found.voters)}, {decides}"
-    yield f"{len(found.directories)} directories{term}", _DIRECTORY_HEAD, [_directory_row(each) for each in found.directories]
+    yield (
+        f"{_count(len(found.directories), 'directory', 'directories')}{term}",
+        _DIRECTORY_HEAD,
+        [_directory_row(each) for each in found.directories],
+    )
     if found.warnings:
         yield "Warnings", (), [[text] for text in found.warnings]
     shown = found.partitions[:PARTITIONS_SHOWN]
     more = "" if len(shown) == len(found.partitions) else f", the first {len(shown)} of them"
-    yield f"{len(found.partitions)} partitions{more}", _PARTITION_HEAD, [row for each in shown for row in _partition_rows(each)]
+    yield (
+        f"{_count(len(found.partitions), 'partition', 'partitions')}{more}",
+        _PARTITION_HEAD,
+        [row for each in shown for row in _partition_rows(each)],
+    )
     if found.decisions:
         yield "Recent decisions", _DECISION_HEAD, [_decision_row(each) for each in found.decisions[-DECISIONS_SHOWN:]]
 
@@ -275,6 +283,10 @@ def _html(title: str, head: Sequence[str], rows: list[list[str]]) -> str:
     heading = f"<thead>{row('th', head)}</thead>" if head else ""
     body = "".join(row("td", each) for each in rows)
     return f"<table><caption>{html.escape(title)}</caption>{heading}<tbody>{body}</tbody></table>"
+
+
+def _count(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 def _nodes(nodes: Iterable[int]) -> str:

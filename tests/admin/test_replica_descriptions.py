@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 import embedlog
 from embedlog.admin.replica_descriptions import ReplicaDescriber
 from embedlog.log_directory import LogDirectory
+from embedlog.replica import ReplicatedEngine
 from embedlog.replica_description import ReplicaDescription, ReplicasDescription, ReplicatedPartitionDescription
 from embedlog.replica_set.observation import directory_view
 from embedlog.replica_set.observation.answers import Answers
 from embedlog.replica_set.observation.directory_view import Observation
+from embedlog.replication.events import CreateTopic
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0  # for results that come at once on an idle machine
@@ -232,6 +236,71 @@ def test_a_directory_that_was_written_without_the_set_is_foreign(tmp_path: Path)
         found = reader.replicas()
         assert states(found) == {1: "live", 2: "live", 3: "foreign"}
         assert replica(found.partitions[0], 3).log_end is None, "its offsets say nothing about the set"
+
+
+# ---- states of Kafka's controller ----------------------------------------------------------------
+
+
+def test_the_states_of_a_partition_from_its_decision_to_its_deletion(tmp_path: Path) -> None:
+    def shown(log: embedlog.Log) -> tuple[str, dict[int, str]]:
+        (found,) = log.replicas("t").partitions
+        return found.state, {each.node: each.state for each in found.copies}
+
+    topic_id = UUID(int=77)
+    with opened(tmp_path) as log:
+        replicas = cast("ReplicatedEngine", log._engine).set
+        replicas.decide(lambda state: CreateTopic("t", topic_id, replicas.live(), assignment=((1, 2),)))
+        assert shown(log) == ("NewPartition", {1: "NewReplica", 2: "NewReplica"}), "decided, and not installed"
+        sent(log, 1)
+        assert shown(log) == ("OnlinePartition", {1: "OnlineReplica", 2: "OnlineReplica"})
+        (tmp_path / "d2").rename(tmp_path / "removed")
+        sent(log, 1)
+        assert shown(log) == ("OnlinePartition", {1: "OnlineReplica", 2: "OfflineReplica"})
+        (tmp_path / "d1").rename(tmp_path / "removed1")
+        assert shown(log) == ("OfflinePartition", {1: "OfflineReplica", 2: "OfflineReplica"})
+        (tmp_path / "removed1").rename(tmp_path / "d1")
+        (tmp_path / "removed").rename(tmp_path / "d2")
+        log.housekeep()
+        assert shown(log) == ("OnlinePartition", {1: "OnlineReplica", 2: "OnlineReplica"})
+        (tmp_path / "d3" / "t-0").mkdir()
+        assert shown(log)[1][3] == "ReplicaDeletionStarted", "a directory outside of the assignment is to be removed"
+        (tmp_path / "d3" / "t-0").rmdir()
+        log.delete_topic("t")
+        with pytest.raises(embedlog.UnknownTopicOrPartitionError):
+            log.replicas("t")
+        assert log.replicas().partitions == ()
+
+
+def test_one_process_decides_in_a_term_and_the_others_see_it(tmp_path: Path) -> None:
+    """Kafka's election of a controller: the first process that decides has the term, and the others follow it."""
+    with opened(tmp_path) as first, opened(tmp_path) as second:
+        begun = second.replicas().term
+        second.create_topic("a")
+        own = second.replicas().term
+        assert own > begun, "another process decides in a term of its own"
+        assert first.replicas().term == own
+        second.create_topic("b")
+        assert second.replicas().term == own, "the process that has the term continues it"
+        first.create_topic("c")
+        assert first.replicas().term == second.replicas().term > own
+        terms = {text: each.term for each in first.replicas().decisions for text in each.changes if text.startswith("topic")}
+        assert [terms[f"topic {name} created, 1 partition"] - own for name in "ab"] == [0, 0]
+        with pytest.raises(embedlog.TopicExistsError):
+            second.create_topic("c")
+
+
+def test_no_lock_is_needed(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, opened(tmp_path) as other, ExitStack() as held:
+        created(log, 1)
+        sent(log, 2)
+        sent(other, 1)
+        for directory in other._engine.directories:
+            for partition in list(directory.partitions.values()):
+                held.enter_context(partition.replica.exclusive())
+        found = log.replicas()
+        assert states(found) == {1: "live", 2: "live", 3: "live"}
+        assert [each.log_end for each in found.partitions[0].copies] == [3, 3, 3]
+        assert changed(found)[-1] == "topic t created, 1 partition"
 
 
 # ---- directories that hang -----------------------------------------------------------------------

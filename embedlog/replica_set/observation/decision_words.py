@@ -118,7 +118,8 @@ def _topic_of(record: Record, made: dict[UUID, Topic]) -> bool:
 def _change(before: State, after: State, record: Record) -> str | None:
     match record:
         case Topic():
-            return f"topic {record.name} created, {len(after.partitions_of(record.topic_id))} partitions"
+            count = len(after.partitions_of(record.topic_id))
+            return f"topic {record.name} created, {count} partition{'s' * (count != 1)}"
         case RemoveTopic():
             known = before.topics.get(record.topic_id)
             return f"topic {known.name if known else record.topic_id} deleted"
