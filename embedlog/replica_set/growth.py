@@ -135,11 +135,11 @@ class SetGrowth:
             def forced(state: State) -> Event:
                 return ForceRetire(node, self._members.observed(state))
 
-            state = decisions.force(forced, deadline_ns)
+            state = decisions.force(forced, deadline_ns, reason=f"node {node} is retired by force")
             logger.warning("node %d was retired by force: what only it holds is lost", node)
         else:
             _check_unused(state, node)
-            state = decisions.decide(lambda state: Retire(node), deadline_ns).state
+            state = decisions.decide(lambda state: Retire(node), deadline_ns, reason=f"node {node} is retired").state
             logger.info("node %d left the set", node)
         path = next((each.path for each in self._members.opened() if each.node == node), None)
         self._members.forget(node)

@@ -374,6 +374,39 @@ def test_damaged_files_of_a_directory_make_only_that_one_failed(tmp_path: Path) 
         assert states(log.replicas()) == {1: "live", 2: "live", 3: "failed"}
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"x", b"\0" * 8192, b"\xff" * 8192, bytes(range(256)) * 32], ids=["empty", "x", "0", "255", "bytes"]
+)
+def test_a_damaged_page_of_an_unused_partition_leaves_its_offsets_unknown(tmp_path: Path, data: bytes) -> None:
+    with opened(tmp_path) as log:
+        created(log, 3)
+        sent(log, 2)
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        sent(other, 1)
+        page = tmp_path / "d2" / "t-0" / "embedlog.page"
+        before = page.read_bytes()
+        try:
+            page.write_bytes(data)
+            found = log.replicas()
+            assert states(found) == {1: "live", 2: "live", 3: "live"}
+            assert [each.log_end for each in found.partitions[0].copies] == [3, None, 3]
+            assert replica(found.partitions[0], 2).lag is None
+        finally:
+            page.write_bytes(before)
+        assert [each.log_end for each in log.replicas().partitions[0].copies] == [3, 3, 3]
+
+
+def test_a_set_that_maps_no_files(tmp_path: Path) -> None:
+    with opened(tmp_path, shared="locks") as log:
+        created(log)
+        sent(log, 2)
+        found = log.replicas()
+        assert states(found) == {1: "live", 2: "live", 3: "live"}
+        assert [each.log_end for each in found.partitions[0].copies] == [2, 2, 2]
+    with opened(tmp_path, shared="locks") as log:
+        assert [each.log_end for each in log.replicas().partitions[0].copies] == [2, 2, 2]
+
+
 # ---- one directory, and texts --------------------------------------------------------------------
 
 

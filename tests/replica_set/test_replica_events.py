@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ import pytest
 import embedlog
 from embedlog.replica import ReplicatedEngine
 from embedlog.replica_set.decision_log import Decided, Proposal
+from embedlog.replica_set.observation import decision_words
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replication.events import AlterIsr, Elect, Election, Event, Refusal
 from embedlog.replication.records import Partition
@@ -126,6 +128,33 @@ def test_a_child_process_does_not_log_what_its_parent_decided(tmp_path: Path, li
         assert lines() == []
         assert counts(events(log)) == {}
         assert 3 not in log.replicas().partitions[0].isr
+
+
+@pytest.mark.parametrize("steps", [4, pytest.param(16, marks=pytest.mark.slow)])
+def test_each_decided_change_has_exactly_one_line(tmp_path: Path, lines: Lines, rng: random.Random, steps: int) -> None:
+    """Two openings of one set, directories that fail and return: the lines are the changes in the decision log, in any order."""
+    logged, lost = [], 0
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
+        for step in range(steps):
+            if step % 2 == 0:
+                lost = rng.choice((1, 2, 3))
+                (tmp_path / f"d{lost}").rename(tmp_path / "removed")
+            else:
+                (tmp_path / "removed").rename(tmp_path / f"d{lost}")
+            for log in rng.sample((one, other), 2):
+                with log.producer(linger_ms=0) as producer:
+                    for number in range(3):
+                        producer.send("t", b"x", partition=number).result(PATIENT_S)
+                if step % 2:
+                    log.housekeep()
+            logged += lines()
+        copy = cast("ReplicatedEngine", one._engine).set.decisions.copy(2)
+        assert copy is not None
+        every = decision_words.recent(copy.partition.replica, "cluster", most=10_000)
+    wanted = [text.split(", ELR ")[0] for each in every for text in each.changes if text.startswith("t-")]
+    assert sorted(text.split(" (partition epoch ")[0] for text in logged) == sorted(wanted)
+    assert len(wanted) >= steps
 
 
 def test_copied_bytes_are_counted_in_each_way_to_copy(tmp_path: Path) -> None:

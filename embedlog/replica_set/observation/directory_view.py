@@ -3,6 +3,7 @@
 DIRECTORYVIEW-1  a partition that this process does not use costs the read of its control page, or nothing after an orderly close
 DIRECTORYVIEW-2  a reader loads the files of a partition after a crash: no process that writes has done so yet
 DIRECTORYVIEW-3  the bytes and the time of missing records are read from the leader's log, only for replicas that lack records
+DIRECTORYVIEW-4  damage in one partition leaves its offsets unknown. An error of the storage belongs to the directory
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from embedlog.errors import EmbedlogError, OffsetOutOfRangeError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    UnsupportedFormatError,
+)
 from embedlog.format.record_columns import LOG_APPEND_TIME
 from embedlog.partition.replication.replica_position import Checkpointed, Place, Position, position
 from embedlog.replica_set import membership as members
@@ -65,12 +73,14 @@ def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
 def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Position | None:
     opened = directory.partitions.get((place.topic, place.number))
     used = opened is not None and opened.topic_id == place.topic_id and not opened.closed
-    found = position(directory.context, place, opened.mapped_page if opened is not None and used else None, noted)
-    if found is None and directory.read_only:
-        with contextlib.suppress(UnknownTopicOrPartitionError):
+    page = opened.mapped_page if opened is not None and used else None
+    with contextlib.suppress(CorruptRecordError, UnknownTopicOrPartitionError, UnsupportedFormatError):  # of this partition only
+        found = position(directory.context, place, page, noted)
+        if found is None and directory.read_only:
             now = directory.partition(place.topic, place.number).published()
             return Position(now.log_start, now.log_end, now.high_watermark, now.log_end, now.epoch)
-    return found
+        return found
+    return None
 
 
 def missing(directory: LogDirectory, wanted: Sequence[tuple[Place, int]]) -> dict[tuple[Place, int], Missing]:

@@ -1,7 +1,7 @@
 """Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it copies.
 
 REPLICAEVENT-1  the process that decides a change of a leader or an ISR logs one INFO line, with old and new values and the
-    reason. A new partition and an installation of a decision have none
+    reason. A new partition, an installation, and a decision whose result is not known have none
 REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A refused
     change of the ISR is a failed update
 REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
