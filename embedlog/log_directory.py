@@ -211,13 +211,21 @@ class LogDirectory:
         with self._mutex:
             for (name, number), partition in list(self.partitions.items()):
                 topic = self.registry.get(name)
-                if topic is None or topic.state == "deleting" or topic.id_bytes != partition.topic_id:
+                gone = topic is None or topic.state == "deleting" or number not in topic.numbers
+                if topic is None or gone or topic.id_bytes != partition.topic_id:
                     del self.partitions[name, number]
                     partition.close()
                 else:
                     partition.apply_config(self.config.topic_config(topic.config))
         if self.read_only:
             self.reload_topics()
+
+    def forget_partition(self, name: str, number: int) -> None:
+        """Close a partition that was retired here, so that the next use opens its new directory."""
+        with self._mutex:
+            found = self.partitions.pop((name, number), None)
+            if found is not None:
+                found.close()
 
     def partition(self, name: str, number: int) -> Partition:
         """The open partition, with changes of topics by other processes. Raises UnknownTopicOrPartitionError."""

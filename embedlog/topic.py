@@ -32,7 +32,7 @@ VERSION = 1
 WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have been replaced
 PARTITIONS_MAX = 1 << 20  # of a topic whose partitions are all local: each has a directory
 STATES = ("creating", "live", "deleting")
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__replica_state"})
 RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a topic
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -29,6 +29,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "PartitionDescription",
     "ProducerRecord",
+    "Reassignment",
     "RecordMetadata",
     "TopicDescription",
     "TopicPartition",
@@ -168,6 +169,20 @@ def by_partition(name: str, given: Mapping[Any, Value]) -> dict[TopicPartition, 
     if not isinstance(given, Mapping):
         raise TypeError(f"{name}: a mapping of TopicPartition, not {type(given).__name__}")
     return {topic_partition(tp): value for tp, value in given.items()}
+
+
+class Reassignment(NamedTuple):
+    """A reassignment of a partition that is not finished.
+
+    `target` are the nodes that it will have; `adding` copy and join, `removing` are removed at the end. The copy that
+    lacks most of the leader's log lacks `records_left` and about `bytes_left`; None while no leader answers.
+    """
+
+    target: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    records_left: int | None
+    bytes_left: int | None
 
 
 class NewTopic(NamedTuple):

@@ -6,6 +6,7 @@ REPLICAADMIN-1  a method calls one part; the work is done in the modules of the 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ from embedlog.admin import replica_metrics
 from embedlog.admin.replica_descriptions import ReplicaDescriber, describe_one
 from embedlog.config import keywords
 from embedlog.engine import Engine
-from embedlog.errors import ReplicaSetError
+from embedlog.errors import InvalidReplicaAssignmentError, ReplicaSetError
 from embedlog.replica import ReplicatedEngine
 from embedlog.replica_description import ReplicasDescription
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
+from embedlog.replication.events import Election
 from embedlog.storage import location
+from embedlog.types import Reassignment, TopicPartition, by_partition
 
 if TYPE_CHECKING:
     from embedlog.replica_set.replica_set import ReplicaSet
@@ -75,6 +78,48 @@ class ReplicaAdministration:
             raise TypeError(f"a node is an int, not {type(node).__name__}")
         self._changeable_set().growth.retire(node, force=force)
 
+    def elect(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        preferred: bool = True,
+        unclean: bool = False,
+        node: int | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Elect leaders: of one partition, of a topic, or of all topics; the nodes of the leaders that were elected.
+
+        `preferred`: the first directory of each assignment shall lead, otherwise only partitions without a leader get one.
+        `unclean` accepts a replica outside the ISR, which can lose acknowledged records, and `node` selects it: it becomes the
+        whole ISR. Of several partitions, those that need no election are left out.
+        Raises ElectionNotNeededError (for one partition), PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
+        LeaderNotAvailableError, NotEnoughDirectoriesError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
+        """
+        if node is not None and not unclean:
+            raise ValueError("a node can be selected only for an unclean election: elect(…, unclean=True, node=…)")
+        kind = Election.UNCLEAN if unclean else Election.PREFERRED if preferred else Election.OFFLINE
+        return self._changeable_set().assignments.elect(topic, partition, kind, node)
+
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None], *, throttle: int | None = None) -> None:
+        """Give partitions other directories: `{TopicPartition("t", 0): [3, 1]}`, the preferred leader first; None cancels.
+
+        It returns when the change is decided. The housekeeper copies, and finishes each reassignment when all directories of its
+        target are in sync (`reassignments`); `housekeep()` does a round of that. `throttle` limits the copies of these
+        partitions to bytes per second. Producers and consumers continue.
+        Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
+        NotEnoughDirectoriesError, ReplicaSetError for one directory; then nothing has changed.
+        """
+        if throttle is not None and (type(throttle) is not int or not 0 < throttle < 1 << 63):
+            raise ValueError(f"a throttle is a positive number of bytes per second, not {throttle!r:.50}")
+        checked = {tp: None if nodes is None else _nodes(tp, nodes) for tp, nodes in by_partition("targets", targets).items()}
+        self._changeable_set().assignments.reassign(checked, throttle)
+
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """The reassignments that are not finished: none for one directory."""
+        self._engine.check_open()
+        engine = self._engine
+        return engine.set.assignments.in_progress() if isinstance(engine, ReplicatedEngine) else {}
+
     def _changeable_set(self) -> ReplicaSet:
         engine = self._engine
         engine.check_writable()
@@ -88,3 +133,9 @@ class ReplicaAdministration:
     @cached_property
     def _describer(self) -> ReplicaDescriber | None:
         return ReplicaDescriber(self._engine) if isinstance(self._engine, ReplicatedEngine) else None
+
+
+def _nodes(tp: TopicPartition, nodes: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(nodes, str | bytes) or not all(type(node) is int for node in nodes):
+        raise InvalidReplicaAssignmentError(f"the target of {tp.topic}-{tp.partition}", expected="nodes", found=f"{nodes!r:.100}")
+    return tuple(nodes)

@@ -137,11 +137,13 @@ class ReplicaHousekeeper(Housekeeper):
             topic = state.topics[place[0]].name
             if not self._set.replicas(place, topic).is_in_order(decided):
                 self._tended(place, topic)
+        with contextlib.suppress(ClosedError):
+            self._set.assignments.clear()
 
     def _tended(self, place: Place, topic: str) -> None:
         with contextlib.suppress(ClosedError):
             try:
-                self._set.replicas(place, topic).tend(self._set.deadline())
+                self._set.assignments.tend(place, topic, self._stop.is_set)
             except EmbedlogError as problem:
                 what = f"replicas of {topic}-{place[1]}"
                 _logging.report(logger, logging.WARNING, (self._engine.path, what), what, problem)

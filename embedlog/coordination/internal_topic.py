@@ -9,6 +9,8 @@ INTERNALTOPIC-4  a decision is made from a current view and appended before the 
 INTERNALTOPIC-5  followers of a partition are notified after the append, by a futex word of its page. A process may end before it
     notifies, so this shortens waits and guarantees nothing
 INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
+INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after the release of the lock.
+    A reader waits until what it has read is committed (REPLICA-22)
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class Decision(Generic[V]):
         self.writing = False
         self.end = mirror.state.position  # offset after the last appended record
         self.late = False
+        self.pending = False  # whether something was appended that counts only after the lock was released
 
     def append(self, records: list[Record], *, notice: bool = False) -> None:
         """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake followers of this partition."""
@@ -90,7 +93,7 @@ class Decision(Generic[V]):
         self.writing = True
         base, self.end, unsynced_ms = mirror.partition.append_held(encode_records(records, system.wall_ms()))
         self.late = unsynced_ms > mirror.partition.config.flush_ms
-        self.writing = False
+        self.writing, self.pending = False, mirror.partition.replicated
         with mirror.mutex:
             if mirror.state.position == base:  # otherwise a reading thread has applied them
                 for key, value in records:
@@ -205,7 +208,11 @@ class InternalTopic(Generic[V]):
 
     def view(self, number: int) -> V:
         """The view, as current as a reader can be; takes no lock and writes nothing."""
-        return self._refresh(self._mirror(number))
+        mirror = self._mirror(number)
+        view = self._refresh(mirror)
+        if mirror.partition.replicated:
+            mirror.partition.confirm(mirror.state.position)
+        return view
 
     @staticmethod
     def _refresh(mirror: _Mirror[V]) -> V:

@@ -2,6 +2,8 @@
 
 TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of topics again, and first finishes interrupted changes
 TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds DELETED before it can append
+TOPICCHANGE-3  a partition that another directory of a set took over is retired in the order DELETED, file of topics, checkpoints,
+    name. It stays if its page is in the epoch of that decision or a later one: it was added again (REPLICA-24)
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +23,7 @@ from embedlog.coordination.host import DirectoryHost
 from embedlog.errors import EmbedlogError, ReadOnlyError
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import map_page
-from embedlog.storage.identity import new_id
+from embedlog.storage.identity import new_id, read_topic_id
 from embedlog.topic import Topic
 
 SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
@@ -92,6 +95,45 @@ class TopicChanges:
 
         topic_directories.finish_deletion(host.path, host.registry, topic, retire, host.config.file_mode, forget)
 
+    def numbers_of(self, topic: Topic) -> list[int]:
+        """The partitions of a topic that have a directory here."""
+        found = topic_directories.scan_directories(self._host.path).live.get(topic.name, {})
+        return sorted(number for number, path in found.items() if read_topic_id(path) == topic.topic_id)
+
+    def drop_partition(self, topic: Topic, number: int, epoch: int) -> bool:
+        """Retire one partition, unless its page is in this epoch or a later one. REQUIRES the directory lock (TOPICCHANGE-3)."""
+        host, path = self._host, self._host.path / file_names.partition_name(topic.name, number)
+        if number not in self.numbers_of(topic):
+            return True
+        deadline_ns = files.deadline_after(host.config.lock_timeout_ms / 1000)
+        page, mode = host.context.directory_page, host.config.file_mode
+        if not mark_deleted(path, page, deadline_ns, mode, host.context.locked, epoch):
+            return False
+        system.point("drop-marked")
+        known = host.registry.get(topic.name)
+        if known is not None and known.topic_id == topic.topic_id and number in known.numbers:
+            left = tuple(each for each in known.numbers if each != number)
+            if left:
+                host.registry.put(replace(known, only=left))
+            else:
+                host.registry.remove(topic.name)
+            system.point("drop-entry")
+        topic_directories.set_aside(host.path, topic, number, mode)
+        return True
+
+    def finish_drops(self, topic: Topic) -> None:
+        """Complete interrupted calls of `drop_partition`. REQUIRES the directory lock."""
+        for number in self.numbers_of(topic):
+            mapped = map_page(self._host.path / file_names.partition_name(topic.name, number) / file_names.PAGE, writable=False)
+            if mapped is None:
+                continue
+            try:
+                dropped = mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED
+            finally:
+                mapped.close()
+            if dropped:
+                topic_directories.set_aside(self._host.path, topic, number, self._host.config.file_mode)
+
     def make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create an internal topic, unless another process has created it meanwhile."""
         self._host.check_writable()
@@ -105,25 +147,36 @@ class TopicChanges:
 
 
 def mark_deleted(
-    path: Path, directory_page: system.Page | None, deadline_ns: int, mode: int = 0o666, locked: bool = False
-) -> None:
-    """Set DELETED on a partition's page, under its append lock, and wake the processes that wait for records there."""
+    path: Path,
+    directory_page: system.Page | None,
+    deadline_ns: int,
+    mode: int = 0o666,
+    locked: bool = False,
+    epoch: int | None = None,
+) -> bool:
+    """Set DELETED on a partition's page, under its append lock, and wake the processes that wait for records there.
+
+    With an epoch only if the page is in an older one; whether it was set.
+    """
     lock = locks.LockFile(path / file_names.LOCK, mode)
     try:
         lock.lock(deadline_ns)
-        _set_deleted_locked(path, directory_page, locked)
+        return _set_deleted_locked(path, directory_page, locked, epoch)
     finally:
         lock.close()  # closing the descriptor releases the lock
 
 
-def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: bool) -> None:
+def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: bool, epoch: int | None) -> bool:
     mapped = map_page(path / file_names.PAGE, writable=True, locked=locked)
     if mapped is None:  # never opened since its creation, or since a broker's visit
-        return
+        return True
     try:
-        mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
         now = mapped.page.read()
+        if epoch is not None and now is not None and now.epoch >= epoch:
+            return False
+        mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
         if now is not None:
             mapped.page.publish(now._replace(generation=(now.generation + 2) % 2**32), directory_page)
+        return True
     finally:
         mapped.close()

@@ -162,13 +162,24 @@ def finish_deletion(
     for number in scan_directories(directory).live.get(topic.name, {}):
         retire_partition(directory, topic, number, retire)
     files.sync_directory(directory)
-    for name in (file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS, file_names.CLEANER):
-        path = directory / name
-        known = checkpoints.read_offsets(path)
-        checkpoints.update(path, {key: None for key in known if key[0] == topic.name}, mode)
+    _forget_offsets(directory, lambda key: key[0] == topic.name, mode)
     if forget is not None:
         forget()
     registry.remove(topic.name)
+
+
+def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666) -> None:
+    """Remove one partition whose DELETED flag is set from the checkpoints, and rename it. REQUIRES the directory lock."""
+    _forget_offsets(directory, lambda key: key == (topic.name, number), mode)
+    retire_partition(directory, topic, number)
+    files.sync_directory(directory)
+
+
+def _forget_offsets(directory: Path, forgotten: Callable[[tuple[str, int]], bool], mode: int) -> None:
+    for name in (file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS, file_names.CLEANER):
+        path = directory / name
+        known = checkpoints.read_offsets(path)
+        checkpoints.update(path, {key: None for key in known if forgotten(key)}, mode)
 
 
 def retire_partition(directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog._native.system import Published
@@ -48,6 +48,8 @@ class Partition:
     Threads: every public method may be called from any thread. Raises ClosedError after `close`.
     """
 
+    replicated: Final = False
+
     def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
         self.topic, self.number, self.path, self.topic_id = topic, number, path, topic_id
         self._context = context
@@ -81,9 +83,18 @@ class Partition:
         """Leave the files as Kafka does. REQUIRES the open lock of the directory, as the last process. Raises DurabilityError."""
         shutdown.close_in_order(self._lock, self._syncer)
 
+    def confirm(self, end: int) -> None:
+        """Nothing: without replicas, what is published is committed."""
+
     @property
     def closed(self) -> bool:
         return self._state.closed
+
+    @property
+    def deleted(self) -> bool:
+        """Whether a process has retired it, as far as the mapped page shows."""
+        mapped = self._state.page_file
+        return mapped is not None and bool(mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED)
 
     def check_open(self) -> None:
         """Raises ClosedError or ForkedError if the log is not open in this process."""

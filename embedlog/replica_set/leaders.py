@@ -105,6 +105,11 @@ class Leaders:
         """A number that changes with each decision."""
         return self._directories.version()
 
+    @property
+    def read_only(self) -> bool:
+        """Whether this process changes nothing: it reads whatever replica it reaches."""
+        return self._directories.read_only
+
     def patient(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
         return self._directories.patient(deadline_ns)
@@ -115,8 +120,11 @@ class Leaders:
 
     # ---- the leader ------------------------------------------------------------------------------
 
-    def leader(self, deadline_ns: int) -> Leader:
-        """The replica that leads. Elects one if the present leader fails. Raises LeaderNotAvailableError."""
+    def leader(self, deadline_ns: int, lowest: int = -1) -> Leader:
+        """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader fails.
+
+        Raises LeaderNotAvailableError.
+        """
         reason = ""
         while True:
             version = self._directories.version()
@@ -124,9 +132,9 @@ class Leaders:
             if self._directories.read_only:
                 return self._readable(decided)
             found = self._led(decided, deadline_ns)
-            if found is not None:
+            if found is not None and found.epoch >= lowest:
                 return found
-            present = self._is_present(decided)  # if so, the copy that was read is older than the page
+            present = found is None and self._is_present(decided)  # if so, the copy that was read is older than the page
             if present:
                 reason = ""
             elif system.boot_ns() < self._elections.next_ns():
@@ -277,8 +285,9 @@ class Leaders:
         node = self._directories.blame(problem, missing=not self.deleted())
         if node is None:
             raise problem
-        self._directories.fail(node, problem)
-        logger.warning("%s: node %d failed: %s", self.name, node, problem)
+        if node in self._decided(self._decisions.hint()).replicas:  # else it was moved away from there
+            self._directories.fail(node, problem)
+            logger.warning("%s: node %d failed: %s", self.name, node, problem)
         return node
 
     # ---- elections -------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,30 @@ class PartitionReplicas(Leaders):
         self._in_order: tuple[Decided, int, Partition] | None = None  # the decision, the directories and the leader of `tend`
         self._spread = -1  # the last high watermark that the followers got
 
-    def in_sync(self, leader: Leader) -> list[tuple[int, Partition]]:
-        """The nodes and replicas of the maximal ISR that this process reaches, the leader first."""
+    def in_sync(self, leader: Leader, leave_until_ns: int | None = None) -> list[tuple[int, Partition]]:
+        """The nodes and replicas of the maximal ISR that this process reaches, the leader first.
+
+        With a deadline the others leave the ISR: the result is the whole of it. Raises LeaderChanged then.
+        """
         _, replica = leader.partition.replica.published()
-        others = [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
-        usable = [member for node in others if node != leader.node and (member := self._directories.get(node)) is not None]
-        return [(leader.node, leader.partition), *((member.node, self._partition(member)) for member in usable)]
+        found = [(leader.node, leader.partition)]
+        for node, slot in self._directories.slots().items():
+            if node == leader.node or not replica.maximal_isr >> slot & 1:
+                continue
+            if (follower := self.reached(node)) is not None:
+                found.append((node, follower))
+            elif leave_until_ns is not None:
+                self.leave(leader, node, leave_until_ns)
+        return found
+
+    def reached(self, node: int) -> Partition | None:
+        """The replica of a node, None if its directory is away or fails."""
+        member = self._directories.get(node)
+        try:
+            return None if member is None else self._partition(member)
+        except EmbedlogError as problem:
+            self.blame(problem)
+            return None
 
     # ---- the commit ------------------------------------------------------------------------------
 
@@ -153,8 +172,10 @@ class PartitionReplicas(Leaders):
 
     # ---- the ISR ---------------------------------------------------------------------------------
 
-    def tend(self, deadline_ns: int) -> None:
-        """Commit what was appended with `acks=1`, and let the replicas outside the ISR catch up and join (REPLICA-25)."""
+    def tend(self, deadline_ns: int, waiting: Collection[int] = ()) -> None:
+        """Commit what was appended with `acks=1`, and let replicas outside the ISR catch up and join, except for those that wait
+        (REPLICA-25).
+        """
         decided, changes = self._decided(self._decisions.hint()), self._directories.changes
         leader = self.leader(deadline_ns)
         try:
@@ -163,7 +184,7 @@ class PartitionReplicas(Leaders):
                 self.commit(leader, now.log_end, deadline_ns)
             self.spread(leader, deadline_ns)
             for node in decided.replicas:
-                if node not in decided.isr and self._directories.get(node) is not None:
+                if node not in decided.isr and node not in waiting and self._directories.get(node) is not None:
                     self.join(leader, node, deadline_ns)
             self._in_order = decided, changes, leader.partition
         except LeaderChanged:
@@ -171,7 +192,7 @@ class PartitionReplicas(Leaders):
 
     def is_in_order(self, decided: Decided) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is committed."""
-        if len(decided.isr) < len(decided.replicas) or decided.leader == NO_LEADER:
+        if len(decided.isr) < len(decided.replicas) or decided.leader == NO_LEADER or decided.removing or decided.adding:
             return False
         seen = self._in_order
         if seen is not None and seen[:2] == (decided, self._directories.changes):
@@ -194,6 +215,24 @@ class PartitionReplicas(Leaders):
             with suppress(Fenced):
                 follower.replica.learn(leader.epoch, high_watermark, deadline_ns)
         self._spread = high_watermark
+
+    def raise_start(self, leader: Leader, start: int, deadline_ns: int) -> None:
+        """Store the leader's log start in every other directory of the ISR; a follower that fails leaves it (REPLICA-20).
+
+        A follower takes the high watermark first: its log start must not be above it. Raises LeaderChanged.
+        """
+        for node, follower in self.in_sync(leader, deadline_ns)[1:]:
+            try:
+                if follower.bounds().log_start < start:
+                    copy(leader, follower, start, deadline_ns)
+                    follower.replica.learn(leader.epoch, start, deadline_ns)
+                    follower.delete_records(start)
+            except EmbedlogError as problem:
+                if self.blame(problem) == leader.node:
+                    raise LeaderChanged from problem
+                self.leave(leader, node, deadline_ns)
+            except Fenced as changed:
+                raise LeaderChanged from changed
 
     def close(self, deadline_ns: int) -> None:
         """Before the directories are left: the followers have the high watermark (REPLICA-19)."""

@@ -15,6 +15,7 @@ from uuid import UUID
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.replica_set.assignments import Assignments
 from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
@@ -52,6 +53,7 @@ class ReplicaSet:
         self.members.open(checked, racks or {})
         self.directories, self.decisions = self.members.directories, self.members.decisions
         self.topics = SetTopics(self.decisions.hint)
+        self.assignments = Assignments(self)
         voters = self.decisions.hint().voters
         if not checked.is_registered and len(voters) == 2:
             logger.info(

@@ -1,11 +1,9 @@
 """This module is the partition that callers of a set use: every call goes to the leader, and failovers are hidden.
 
-REPLICATEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one fails
-REPLICATEDPARTITION-2  an append is made once: before it continues at another leader, the epochs of that leader show which of its
+REPLICATEDPARTITION-1  an append is made once: before it continues at another leader, the epochs of that leader show which of its
     batches are there (PARTITIONREPLICAS-1)
-REPLICATEDPARTITION-3  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
+REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
     (REPLICA-22)
-REPLICATEDPARTITION-4  nothing is kept about a leader but its node and epoch; its page is read by each call
 """
 
 from __future__ import annotations
@@ -13,147 +11,35 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from embedlog._native import system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from embedlog._native.system import Page, Published
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, SplitPoint, Tail
-    from embedlog.partition.log_context import Bounds, DirectTarget
+    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, Tail
+    from embedlog.partition.log_context import DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
-    from embedlog.types import OffsetAndTimestamp
-
-T = TypeVar("T")
 
 
-class ReplicatedPartition:
+class ReplicatedPartition(LedPartition):
     """One partition of a set. Threads: every public method may be called from any thread."""
 
     def __init__(
         self, replicas: PartitionReplicas, config: Callable[[], TopicConfig], lock_timeout_ms: int, check_open: Callable[[], None]
     ) -> None:
-        self.topic, self.number, self._config = replicas.topic, replicas.number, config
-        self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
-        self._leader: Leader | None = None
+        super().__init__(replicas, config, lock_timeout_ms, check_open)
         self._held = threading.local()
-        self._looked = -1  # the version of the decisions at the last look for another leader
-        self._changes = -1  # of the directories, at the last look for the leader
         self._followers: tuple[Leader, Followers] | None = None
-
-    # ---- the leader ------------------------------------------------------------------------------
-
-    def deadline(self) -> int:
-        """The deadline (boot clock, ns) of work that begins at this call."""
-        return system.boot_ns() + self._timeout_ms * 1_000_000
-
-    def _led(self, deadline_ns: int) -> Leader:
-        """The leader, if its page still shows the epoch; otherwise the next one."""
-        found, changes = self._leader, self._replicas.changes
-        if found is not None and changes == self._changes:
-            try:
-                if found.partition.published().epoch == found.epoch:
-                    return found
-            except EmbedlogError as problem:
-                self._replicas.blame(problem)
-        self._changes, self._leader = changes, None
-        self._leader = found = self._replicas.leader(deadline_ns)
-        return found
-
-    def _look(self) -> None:
-        """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
-        found, version = self._leader, self._replicas.version()
-        if found is not None and version != self._looked:
-            self._looked = version
-            if self._replicas.is_replaced(found):
-                self._leader = None
-
-    def _at_leader(self, call: Callable[[Partition], T]) -> T:
-        """The result of a call that reads (REPLICATEDPARTITION-1)."""
-        self._check_open()
-        deadline_ns = self.deadline()
-        while True:
-            try:
-                return call(self._led(deadline_ns).partition)
-            except EmbedlogError as problem:
-                self._failed(problem, deadline_ns)
-            self._check_deadline(deadline_ns)
-
-    def check_open(self) -> None:
-        """Raises ClosedError or ForkedError if the log is not open in this process."""
-        self._check_open()
-
-    @property
-    def closed(self) -> bool:
-        """Whether its topic was deleted."""
-        return self._replicas.deleted()
-
-    @property
-    def topic_id(self) -> bytes:
-        return self._replicas.topic_id.bytes
-
-    @property
-    def config(self) -> TopicConfig:
-        return self._config()
-
-    @property
-    def node(self) -> int:
-        """The node of the leader. Raises LeaderNotAvailableError."""
-        return self._led(self.deadline()).node
-
-    # ---- the published state ---------------------------------------------------------------------
-
-    def published(self) -> Published:
-        """The tuple of the leader."""
-        return self._at_leader(lambda partition: partition.published())
-
-    def bounds(self) -> Bounds:
-        """The present offsets, from one read of the leader's page."""
-        return self._at_leader(lambda partition: partition.bounds())
-
-    @property
-    def path(self) -> Path:
-        """The leader's directory of the partition, for messages."""
-        return self._at_leader(lambda partition: partition.path)
-
-    @property
-    def mapped_page(self) -> Page | None:
-        """The leader's control page, for waits on it."""
-        self._look()
-        return self._at_leader(lambda partition: partition.mapped_page)
-
-    def open(self) -> None:
-        """Find the leader, and load its files."""
-        self._at_leader(lambda partition: partition.open())
-
-    def check_page(self) -> None:
-        """At the end of a wait: look at the leader's page again."""
-        self._look()
-        self._at_leader(lambda partition: partition.check_page())
-
-    def notify(self) -> None:
-        """Wake the processes that follow decisions in this partition."""
-        self._at_leader(lambda partition: partition.notify())
-
-    def is_prepared(self) -> bool:
-        """As `Partition.is_prepared`, of the leader."""
-        return self._at_leader(lambda partition: partition.is_prepared())
-
-    def holds_data(self) -> bool:
-        """As `Partition.holds_data`, of the leader."""
-        return self._at_leader(lambda partition: partition.holds_data())
 
     # ---- durability ------------------------------------------------------------------------------
 
@@ -191,15 +77,6 @@ class ReplicatedPartition:
         """The replicas in the ISR, the leader first."""
         deadline_ns = self.deadline()
         return self._replicas.in_sync(self._led(deadline_ns))
-
-    def _commit(self, end: int, deadline_ns: int) -> None:
-        while True:
-            try:
-                self._replicas.commit(self._led(deadline_ns), end, deadline_ns)
-                return
-            except LeaderChanged:
-                self._leader = None
-            self._check_deadline(deadline_ns)
 
     # ---- appending -------------------------------------------------------------------------------
 
@@ -284,15 +161,14 @@ class ReplicatedPartition:
             found = self._followers = leader, leader.partition.replica.with_followers(others, leader.epoch)
         return found[1]
 
-    def _check_deadline(self, until: int) -> None:
-        if system.boot_ns() >= until:
-            raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline")
-
     # ---- the append lock -------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
-        """The append lock of the leader. On leaving it waits until everything in the log is committed (REPLICATEDPARTITION-3)."""
+        """The append lock of the leader. On leaving it waits until everything in the log is committed (REPLICATEDPARTITION-2).
+
+        Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
+        """
         self._check_open()
         until = self.deadline() if deadline_ns is None else deadline_ns
         with contextlib.ExitStack() as stack:
@@ -303,6 +179,10 @@ class ReplicatedPartition:
             except NotLeader as changed:
                 self._leader = None
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed; nothing was written") from changed
+            except TooFew:
+                raise self._replicas.too_few(leader) from None
+            finally:
+                self._held.leader = None
             end = held.state.read_page().log_end
         try:
             self._replicas.commit(leader, end, until)
@@ -310,6 +190,12 @@ class ReplicatedPartition:
             self._leader = None
             if not committed_in(self._led(until), leader.epoch, end - 1):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
+            self._commit(end, until)
+
+    def confirm(self, end: int) -> None:
+        """Commit the records below `end`, so that they can be acted on (REPLICA-22)."""
+        if self.published().high_watermark < end:
+            self._commit(end, self.deadline())
 
     def _enter(self, stack: contextlib.ExitStack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader changes."""
@@ -327,11 +213,6 @@ class ReplicatedPartition:
             except EmbedlogError as problem:
                 self._failed(problem, until)
             self._check_deadline(until)
-
-    def _failed(self, problem: EmbedlogError, until: int) -> None:
-        """Look for the leader again after an error of its directory. Raises errors of this process."""
-        self._replicas.blame(problem, until)
-        self._leader = None
 
     def following_sequence(self, stamp: Stamp) -> int:
         """As `Partition.following_sequence`. REQUIRES `exclusive`."""
@@ -385,11 +266,14 @@ class ReplicatedPartition:
 
     def delete_records(self, offset: int) -> int:
         """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICA-20)."""
-        start = self._at_leader(lambda partition: partition.delete_records(offset))
-        self._commit(self.published().log_end, self.deadline())
-        for _, each in self._in_sync()[1:]:
-            each.delete_records(start)
-        return start
+        start, until = self._at_leader(lambda partition: partition.delete_records(offset)), self.deadline()
+        while True:
+            try:
+                self._replicas.raise_start(self._led(until), start, until)
+                return start
+            except LeaderChanged:
+                self._leader = None
+            self._check_deadline(until)
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -402,7 +286,10 @@ class ReplicatedPartition:
         upto: int | None = None,
         pool: BufferPool | None = None,
     ) -> Fetched:
-        """As `Partition.fetch`, from the leader."""
+        """As `Partition.fetch`, from the leader; within `exclusive` up to the log end (REPLICA-22)."""
+        held: Leader | None = getattr(self._held, "leader", None)
+        if held is not None:
+            return held.partition.replica.read(offset, max_bytes, upto)
         return self._at_leader(
             lambda partition: partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
         )
@@ -410,31 +297,3 @@ class ReplicatedPartition:
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """None: a short path to one file would not notice a failover."""
         return None
-
-    def unread_bytes(self, offset: int) -> int | None:
-        """As `Partition.unread_bytes`, of the leader."""
-        return self._at_leader(lambda partition: partition.unread_bytes(offset))
-
-    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
-        """As `Partition.end_by_time`, of the leader."""
-        return self._at_leader(lambda partition: partition.end_by_time(first, last, end_ms))
-
-    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
-        """As `Partition.skip_by_time`, of the leader."""
-        return self._at_leader(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
-
-    def split_points(self, start: int, end: int, max_bytes: int) -> list[SplitPoint]:
-        """As `Partition.split_points`, of the leader."""
-        return self._at_leader(lambda partition: partition.split_points(start, end, max_bytes))
-
-    def size_bytes(self) -> int:
-        """Bytes in the logs of all segments of the leader."""
-        return self._at_leader(lambda partition: partition.size_bytes())
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """As `Partition.epoch_end`, from the leader."""
-        return self._at_leader(lambda partition: partition.epoch_end(epoch))
-
-    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
-        """As `Partition.offset_for_time`, from the leader."""
-        return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))

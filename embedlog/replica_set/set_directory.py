@@ -5,6 +5,7 @@ SETDIRECTORY-2  a partition's directory is made when it is first used here. A to
     first
 SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
 SETDIRECTORY-4  a replica that this process has made is complete while it is empty, although it has no page of an orderly close
+SETDIRECTORY-5  a partition is made only for a replica that the decisions assign to this node, and removed after they do not
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ class SetDirectory:
         if decided is None:
             raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
         found = self.log_directory.partitions.get((decided.name, number))
-        if found is not None and found.topic_id == topic_id.bytes and not found.closed:
+        if found is not None and found.topic_id == topic_id.bytes and not found.closed and not found.deleted:
             return found
+        assigned = state.partitions.get((topic_id, number))
+        if assigned is None or self.node not in assigned.replicas:
+            raise UnknownTopicOrPartitionError(f"no replica of {decided.name}-{number} is here", path=self.path)
         self.log_directory.directory.check_lock()  # nothing is made in another directory in this place
         self.log_directory.refresh_topics()
         topic = self.log_directory.registry.get(decided.name)
-        if topic is None or not topic.finished or topic.id_bytes != topic_id.bytes or number not in topic.here:
+        if retired := found is not None and found.deleted:  # it was moved away, and is added again
+            self.log_directory.forget_partition(decided.name, number)
+        if retired or topic is None or not topic.finished or topic.id_bytes != topic_id.bytes or number not in topic.here:
             known = topic.here if topic is not None and topic.id_bytes == topic_id.bytes else ()
             topic = self._bring(topic_of(state, topic_id, self.node))
             self._made.update((topic_id, each) for each in topic.here if each not in known)
@@ -71,6 +77,7 @@ class SetDirectory:
             found = registry.get(wanted.name)
             if found is not None and found.topic_id != wanted.topic_id:
                 self._delete(found)
+            changes.finish_drops(wanted)
             registry.put(wanted)
             return changes.finish_creation(wanted)
 
@@ -81,6 +88,28 @@ class SetDirectory:
             found = registry.get(name)
             if found is not None and found.id_bytes == topic_id.bytes:
                 self._delete(found)
+
+    def unassigned(self, state: State) -> list[tuple[UUID, int]]:
+        """The partitions of decided topics that have a directory here, although no decision assigns them to this node."""
+        changes = self.log_directory.topic_changes
+        return [
+            (topic_id, number)
+            for topic_id in state.topics
+            for number in changes.numbers_of(topic_of(state, topic_id))
+            if (each := state.partitions.get((topic_id, number))) is not None and self.node not in each.replicas
+        ]
+
+    def drop(self, place: tuple[UUID, int], state: State) -> bool:
+        """Remove a partition that the settled state does not assign to this node (REPLICA-24); False if it stays."""
+        changes = self.log_directory.topic_changes
+        self._made.discard(place)
+        with changes.begin():
+            return changes.drop_partition(topic_of(state, place[0]), place[1], state.partitions[place].leader_epoch)
+
+    def present(self, place: tuple[UUID, int], name: str) -> Partition | None:
+        """The partition if it is open here."""
+        found = self.log_directory.partitions.get((name, place[1]))
+        return found if found is not None and found.topic_id == place[0].bytes and not found.closed else None
 
     def _delete(self, topic: Topic) -> None:
         """Retire a topic here. REQUIRES the directory lock."""

@@ -107,11 +107,12 @@ class Elect:
 
 @dataclass(frozen=True, slots=True)
 class Reassign:
-    """The partition shall have other replicas."""
+    """The partition shall have other replicas. `throttle`: bytes per second of the copies; None: without a limit."""
 
     place: Place
     change: int
     target: tuple[int, ...]
+    throttle: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

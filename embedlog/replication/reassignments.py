@@ -5,6 +5,7 @@ REASSIGN-2  a new target replaces the present one; a cancellation returns to the
     was added for a replaced target is both added and removed: the end removes it, and so does the cancellation
 REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target assignment and ISR, with a leader
     from it, in a new leader epoch
+REASSIGN-4  the throttle of a reassignment is in the Partition record until the end, so that every process obeys it
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from embedlog.replication.elections import Decision, at_change, best, changed, complete, left_over
 from embedlog.replication.events import CancelReassignment, FinishReassignment, Observed, Reassign, Refusal
 from embedlog.replication.records import Partition
-from embedlog.replication.state import State
+from embedlog.replication.state import State, throttle_of, throttled
 
 
 def reassign(state: State, event: Reassign) -> Decision:
@@ -30,10 +31,10 @@ def reassign(state: State, event: Reassign) -> Decision:
     removing = tuple(node for node in old.replicas if node not in target)
     replicas = target + removing
     adding = tuple(node for node in replicas if node not in original)
-    if (replicas, removing, adding) == (old.replicas, old.removing, old.adding):
+    if (replicas, removing, adding, event.throttle) == (old.replicas, old.removing, old.adding, throttle_of(old)):
         return ()
     new = changed(state, old, isr=old.isr, eligible=old.elr, replicas=replicas, recovering=old.recovering)
-    return (replace(new, removing=removing, adding=adding),)
+    return (throttled(replace(new, removing=removing, adding=adding), event.throttle if removing or adding else None),)
 
 
 def cancel(state: State, event: CancelReassignment) -> Decision:
@@ -69,4 +70,4 @@ def _settled(state: State, old: Partition, replicas: Sequence[int], seen: Observ
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     leader = old.leader if old.leader in candidates else best(old, candidates, seen)
     new = changed(state, old, isr=old.isr, eligible=left_over(state, old, seen), replicas=replicas, leader=leader)
-    return (replace(new, removing=(), adding=()),)
+    return (throttled(replace(new, removing=(), adding=()), None),)

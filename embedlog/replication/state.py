@@ -8,6 +8,7 @@ STATE-4  a setting of a topic is its own, else the one of the resource "" of kin
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -34,6 +35,8 @@ from embedlog.replication.records import (
 )
 
 Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
+_THROTTLE: Final = 10001  # tag of a Partition record: bytes per second for the copies of its reassignment
+_RATE: Final = struct.Struct(">q")
 _DECISIVE: Final = ("min.insync.replicas", "flush.messages")
 
 
@@ -216,3 +219,17 @@ def found(state: State, seen: Observed, node: int) -> Found:
     if registered is None or replica is None or replica.incarnation != registered.incarnation:
         return Found.AWAY
     return replica.found
+
+
+def throttle_of(partition: Partition) -> int | None:
+    """Bytes per second for the copies of a reassignment; None without a limit."""
+    found = dict(partition.others).get(_THROTTLE)
+    return int(_RATE.unpack(found)[0]) if found is not None and len(found) == _RATE.size else None
+
+
+def throttled(partition: Partition, throttle: int | None) -> Partition:
+    """The partition with another limit."""
+    others = tuple(each for each in partition.others if each[0] != _THROTTLE)
+    if throttle is not None:
+        others = tuple(sorted((*others, (_THROTTLE, _RATE.pack(throttle)))))
+    return replace(partition, others=others)

@@ -166,6 +166,8 @@ class Owner:
         with self._deciding(until) as decision:
             if self._register(decision, stamp, fresh) is not None:
                 return
+            if decision.pending:
+                return  # the registration must be committed before the first data (REPLICA-22)
             until_ns = system.boot_ns() + SHARE_NS
             for where, (partition, run, progress) in fresh.items():
                 write = partial(self._write_first, partition, run, progress)
@@ -217,13 +219,13 @@ class Owner:
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 problem = self._register(decision, stamp, (where,))
-                if problem is None:
+                if problem is None and not decision.pending:
                     done = _unless_locked(write, deadline_ns)
-                elif not isinstance(problem, Concurrent):
+                elif problem is not None and not isinstance(problem, Concurrent):
                     raise problem
             if isinstance(problem, Concurrent):
                 self._all.finish_before(problem, deadline_ns)
-            elif done is None:
+            elif done is None and not decision.pending:
                 with partition.exclusive(deadline_ns):
                     pass  # the partition was locked: wait here, without a lock that others need
         return done
@@ -287,11 +289,11 @@ class Owner:
                 if problem is not None:
                     raise problem
                 append = partial(commit.append, stamp._replace(opens=True))
-                done = _unless_locked(append, deadline_ns)
+                done = None if decision.pending else _unless_locked(append, deadline_ns)
         except Concurrent as problem:
             self._all.finish_before(problem, deadline_ns)
             return False
-        if done is None:
+        if done is None and not decision.pending:
             commit.wait(deadline_ns)
         return bool(done)
 

@@ -1,0 +1,269 @@
+"""This module moves leaders and replicas between the directories of a set, as callers and settings ask.
+
+ASSIGNMENT-1  a reassignment is decided, then the added replicas copy and join as every replica outside the ISR does
+ASSIGNMENT-2  after the whole target has joined, one decision finishes it. It is installed before a replica is removed
+    (REPLICA-24)
+ASSIGNMENT-3  every step is found again in the decisions and the directories: any process continues after a stop
+ASSIGNMENT-4  before the leader changes on request, its ISR copies what it has: an election loses no record of `acks=1` that was
+    there before
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from embedlog.errors import ElectionNotNeededError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.replica_set.catching_up import CatchUp
+from embedlog.replica_set.leaders import LeaderChanged
+from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.refusals import error_of
+from embedlog.replication.events import (
+    CancelReassignment,
+    Elect,
+    Election,
+    Event,
+    FinishReassignment,
+    Place,
+    Reassign,
+    Refusal,
+)
+from embedlog.replication.records import NO_LEADER, Partition
+from embedlog.types import Reassignment, TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.replica_set.decision_log import DecisionLog, MakeEvent
+    from embedlog.replica_set.set_directory import SetDirectory
+    from embedlog.replica_set.set_members import SetMembers
+    from embedlog.replica_set.set_topics import SetTopics
+    from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
+
+SUPERSEDED = frozenset({Refusal.INVALID_UPDATE_VERSION, Refusal.NO_REASSIGNMENT_IN_PROGRESS, Refusal.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class OpenSet(Protocol):
+    """The open set, as far as assignments need it."""
+
+    members: SetMembers
+    decisions: DecisionLog
+    topics: SetTopics
+
+    def deadline(self) -> int: ...
+    def live(self) -> frozenset[int]: ...
+    def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
+    def decide(self, make_event: Callable[[State], Event]) -> State: ...
+
+
+class Assignments:
+    """The leaders and replicas of an open set. Threads: any."""
+
+    def __init__(self, replica_set: OpenSet) -> None:
+        self._set = replica_set
+        self._catching_up: dict[Place, CatchUp] = {}
+        self._cleared: State | None = None  # the state for which no directory had a replica too many
+
+    def _opened(self) -> list[SetDirectory]:
+        """The directories that this process has open and that do not fail."""
+        live = self._set.live()
+        return [each.directory for each in self._set.members.opened() if each.directory.node in live]
+
+    # ---- elections -------------------------------------------------------------------------------
+
+    def elect(self, topic: str | None, number: int | None, kind: Election, node: int | None = None) -> dict[TopicPartition, int]:
+        """Elect leaders of these partitions; the nodes of those that changed.
+
+        For one partition a refusal is an error; of several, those that need no election are left out. Raises
+        UnknownTopicOrPartitionError, ElectionNotNeededError, PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
+        LeaderNotAvailableError, NotEnoughDirectoriesError.
+        """
+        found: dict[TopicPartition, int] = {}
+        places = self._places(topic, number)
+        for tp, place in places.items():
+            try:
+                found[tp] = self._elect(place, tp, kind, node)
+            except ElectionNotNeededError:
+                if len(places) == 1:
+                    raise
+        return found
+
+    def _elect(self, place: Place, tp: TopicPartition, kind: Election, node: int | None) -> int:
+        replicas = self._set.replicas(place, tp.topic)
+        if kind is Election.PREFERRED:
+            self._commit(replicas)
+
+        def event(state: State) -> Event:
+            decided = state.partitions[place]
+            return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
+
+        state = self._set.decide(event)
+        leader = state.partitions[place].leader
+        if leader == NO_LEADER:
+            raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        logger.info("%s: node %d leads after the %s election", replicas.name, leader, kind.value)
+        return replicas.leader(self._set.deadline()).node
+
+    def _commit(self, replicas: PartitionReplicas) -> None:
+        """ASSIGNMENT-4."""
+        with suppress(LeaderChanged, EmbedlogError):
+            leader = replicas.leader(self._set.deadline())
+            replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
+
+    def rebalance(self, percentage: int) -> dict[TopicPartition, int]:
+        """Return leaders to the first replicas of their partitions, for each node that leads too few of its own.
+
+        `percentage`: of the partitions with this node as the first replica, the share that other nodes may lead.
+        """
+        state, live = self._set.decisions.hint(), self._set.live()
+        found: dict[TopicPartition, int] = {}
+        for preferred in live:
+            own = [each for each in state.partitions.values() if each.replicas[0] == preferred]
+            away = [each for each in own if each.leader != preferred]
+            if not own or 100 * len(away) <= percentage * len(own):
+                continue
+            for each in away:
+                if preferred in each.isr and not each.adding and not each.removing:
+                    tp = TopicPartition(state.topics[each.topic_id].name, each.number)
+                    with suppress(ElectionNotNeededError):
+                        found[tp] = self._elect((each.topic_id, each.number), tp, Election.PREFERRED, None)
+        return found
+
+    def _places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
+        """The partitions that the arguments select. Raises UnknownTopicOrPartitionError."""
+        if topic is None and number is not None:
+            raise TypeError("a partition is given with its topic")
+        self._set.topics.refresh()
+        state = self._set.decisions.hint()
+        if topic is not None:
+            self._set.topics.live(topic)
+        found = {
+            TopicPartition(name, place[1]): place
+            for place in sorted(state.partitions)
+            if (name := state.topics[place[0]].name) == topic or topic is None
+            if number in (None, place[1])
+        }
+        if not found and number is not None:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} has no partition {number}", found=number)
+        return found
+
+    # ---- reassignments ---------------------------------------------------------------------------
+
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None], throttle: int | None = None) -> None:
+        """Begin reassignments, replace their targets, or cancel them (None), all by one decision.
+
+        Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError, NoReassignmentInProgressError,
+        NotEnoughDirectoriesError.
+        """
+        places = {tp: self._places(tp.topic, tp.partition)[tp] for tp in targets}
+
+        def step(place: Place, topic: str, target: Sequence[int] | None) -> MakeEvent:
+            def event(state: State, offset: int) -> Event:
+                decided = state.partitions.get(place)
+                change = -1 if decided is None else decided.partition_epoch
+                if target is not None:
+                    return Reassign(place, change, tuple(target), throttle)
+                seen = {} if decided is None else self._set.replicas(place, topic).observed(decided)
+                return CancelReassignment(place, change, seen)
+
+            return event
+
+        steps = [step(places[tp], tp.topic, target) for tp, target in targets.items()]
+        self._set.decisions.decide_all(steps, self._set.deadline())
+        for tp, place in places.items():
+            if not self.advance(place, tp.topic):
+                self._set.replicas(place, tp.topic).leader(self._set.deadline())
+        self.clear()
+
+    def in_progress(self) -> dict[TopicPartition, Reassignment]:
+        """The reassignments that are not finished."""
+        state = self._set.decisions.hint()
+        return {
+            TopicPartition(state.topics[place[0]].name, place[1]): self._progress(place, each, state)
+            for place, each in sorted(state.partitions.items())
+            if each.adding or each.removing
+        }
+
+    def _progress(self, place: Place, decided: Partition, state: State) -> Reassignment:
+        target = tuple(node for node in decided.replicas if node not in decided.removing)
+        records = size = None
+        with suppress(EmbedlogError):
+            topic = state.topics[place[0]].name
+            leader = self._set.replicas(place, topic).leader(self._set.deadline()).partition
+            missing = [node for node in target if node not in decided.isr]
+            present = {each.node: each.present(place, topic) for each in self._opened() if each.node in missing}
+            now, sizes = leader.published(), [0 if each is None else each.size_bytes() for each in present.values()]
+            ends = [now.log_start if each is None else each.published().log_end for each in present.values()]
+            records = now.log_end - min([now.log_end, *ends])
+            size = max([0, *(leader.size_bytes() - each for each in sizes)])
+        return Reassignment(target, decided.adding, decided.removing, records, size)
+
+    def tend(self, place: Place, topic: str, ending: Callable[[], bool]) -> None:
+        """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible now. For the housekeeper."""
+        replicas, waiting = self._set.replicas(place, topic), frozenset[int]()
+        decided = self._set.decisions.hint().partitions.get(place)
+        if decided is None or set(decided.replicas) <= set(decided.isr):
+            self._catching_up.pop(place, None)
+        else:
+            copies = self._catching_up.get(place)
+            if copies is None:
+                copies = self._catching_up[place] = CatchUp(replicas, self._set.deadline)
+            try:
+                waiting = copies.waiting(decided, ending)
+            except LeaderChanged:
+                return
+        replicas.tend(self._set.deadline(), waiting)
+        self.advance(place, topic)
+
+    def advance(self, place: Place, topic: str) -> bool:
+        """Finish the reassignment of a partition if its target is in the ISR (ASSIGNMENT-2); True if it is finished now."""
+        decided = self._set.decisions.hint().partitions.get(place)
+        if decided is None or not (decided.adding or decided.removing):
+            return False
+        target = [node for node in decided.replicas if node not in decided.removing]
+        if not set(target) <= set(decided.isr):
+            return False
+        replicas = self._set.replicas(place, topic)
+        if decided.leader not in target:
+            self._commit(replicas)
+
+        def event(state: State, offset: int) -> Event:
+            now = state.partitions.get(place, decided)
+            return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
+
+        found = self._set.decisions.propose([event], self._set.deadline())
+        if isinstance(found, Refusal):
+            if found not in SUPERSEDED:
+                logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)
+            return False
+        leader = replicas.leader(self._set.deadline())
+        logger.info("%s: the replicas are %s, node %d leads", replicas.name, list(target), leader.node)
+        return True
+
+    def clear(self) -> None:
+        """Remove the replicas of this set's topics that no decision names (ASSIGNMENT-2), in the directories of this process."""
+        state = self._set.decisions.hint()
+        if state is self._cleared:
+            return
+        done = True
+        for opened in self._opened():
+            try:
+                for topic_id, number in opened.unassigned(state):
+                    topic = state.topics[topic_id].name
+                    done &= self._remove((topic_id, number), topic, opened.node)
+            except EmbedlogError as problem:
+                logger.warning("replicas that were moved away stay in %s: %s", opened.path, problem)
+                done = False
+        self._cleared = state if done else None
+
+    def _remove(self, place: Place, topic: str, node: int) -> bool:
+        """Remove one replica. The decision without it counts and is installed before."""
+        state = self._set.decisions.settle(self._set.deadline())
+        decided = state.partitions.get(place)
+        if decided is None or node in decided.replicas:
+            return False
+        leader = self._set.replicas(place, topic).leader(self._set.deadline())
+        opened = next(each for each in self._opened() if each.node == node)
+        return leader.epoch >= decided.leader_epoch and opened.drop(place, state)

@@ -1,0 +1,210 @@
+"""This module finds the leader for each call of a replicated partition, and reads what the leader shows.
+
+LEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one fails
+LEDPARTITION-2  nothing is kept about a leader but its node and epoch; its page is read by each call
+LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its epoch, in no lower epoch than an
+    earlier call of this process (REPLICA-10). An append needs neither
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from embedlog._native import replication, system
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasError
+from embedlog.replica_set.leaders import Leader, LeaderChanged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from embedlog._native.system import Page, Published
+    from embedlog.config.topic import TopicConfig
+    from embedlog.partition.api import SplitPoint
+    from embedlog.partition.log_context import Bounds
+    from embedlog.partition.partition import Partition
+    from embedlog.replica_set.partition_replicas import PartitionReplicas
+    from embedlog.types import OffsetAndTimestamp
+
+T = TypeVar("T")
+
+
+class LedPartition:
+    """One partition of a set, as its leader shows it. Threads: every public method may be called from any thread."""
+
+    replicated: Final = True
+
+    def __init__(
+        self, replicas: PartitionReplicas, config: Callable[[], TopicConfig], lock_timeout_ms: int, check_open: Callable[[], None]
+    ) -> None:
+        self.topic, self.number, self._config = replicas.topic, replicas.number, config
+        self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
+        self._leader: Leader | None = None
+        self._lowest = -1  # the highest epoch of a leader that a call has read from
+        self._looked = -1  # the version of the decisions at the last look for another leader
+        self._changes = -1  # of the directories, at the last look for the leader
+
+    # ---- the leader ------------------------------------------------------------------------------
+
+    def deadline(self) -> int:
+        """The deadline (boot clock, ns) of work that begins at this call."""
+        return system.boot_ns() + self._timeout_ms * 1_000_000
+
+    def _led(self, deadline_ns: int) -> Leader:
+        """The leader, if its page still shows the epoch; otherwise the next one."""
+        found, changes = self._leader, self._replicas.changes
+        if found is not None and changes == self._changes:
+            try:
+                now, replica = found.partition.replica.published()
+                if now.epoch == found.epoch and (replica.role == replication.ROLE_LEADER or self._replicas.read_only):
+                    return found
+            except EmbedlogError as problem:
+                self._replicas.blame(problem)
+        self._changes, self._leader = changes, None
+        self._leader = found = self._replicas.leader(deadline_ns, self._lowest)
+        return found
+
+    def _shown(self, deadline_ns: int) -> Leader:
+        """The leader from which records may be returned (LEDPARTITION-3)."""
+        leader = self._led(deadline_ns)
+        now, replica = leader.partition.replica.published()
+        if now.high_watermark < replica.epoch_start and not self._replicas.read_only:
+            try:
+                self._commit(replica.epoch_start, deadline_ns)
+            except NotEnoughReplicasError as problem:
+                text = f"the leader of {self._replicas.name} returns nothing before the start of its epoch is committed"
+                raise LeaderNotAvailableError(text, found=f"{now.high_watermark}, {problem}") from problem
+            leader = self._led(deadline_ns)
+        self._lowest = max(self._lowest, leader.epoch)
+        return leader
+
+    def _look(self) -> None:
+        """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
+        found, version = self._leader, self._replicas.version()
+        if found is not None and version != self._looked:
+            self._looked = version
+            if self._replicas.is_replaced(found):
+                self._leader = None
+
+    def _at_leader(self, call: Callable[[Partition], T]) -> T:
+        """The result of a call that reads (LEDPARTITION-1)."""
+        self._check_open()
+        deadline_ns = self.deadline()
+        while True:
+            try:
+                return call(self._shown(deadline_ns).partition)
+            except EmbedlogError as problem:
+                self._failed(problem, deadline_ns)
+            self._check_deadline(deadline_ns)
+
+    def _commit(self, end: int, deadline_ns: int) -> None:
+        while True:
+            try:
+                self._replicas.commit(self._led(deadline_ns), end, deadline_ns)
+                return
+            except LeaderChanged:
+                self._leader = None
+            self._check_deadline(deadline_ns)
+
+    def _check_deadline(self, until: int) -> None:
+        if system.boot_ns() >= until:
+            raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline")
+
+    def _failed(self, problem: EmbedlogError, until: int) -> None:
+        """Look for the leader again after an error of its directory. Raises errors of this process."""
+        self._replicas.blame(problem, until)
+        self._leader = None
+
+    def check_open(self) -> None:
+        """Raises ClosedError or ForkedError if the log is not open in this process."""
+        self._check_open()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._replicas.deleted()
+
+    @property
+    def topic_id(self) -> bytes:
+        return self._replicas.topic_id.bytes
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config()
+
+    @property
+    def node(self) -> int:
+        """The node of the leader. Raises LeaderNotAvailableError."""
+        return self._led(self.deadline()).node
+
+    # ---- the published state ---------------------------------------------------------------------
+
+    def published(self) -> Published:
+        """The tuple of the leader."""
+        return self._at_leader(lambda partition: partition.published())
+
+    def bounds(self) -> Bounds:
+        """The present offsets, from one read of the leader's page."""
+        return self._at_leader(lambda partition: partition.bounds())
+
+    @property
+    def path(self) -> Path:
+        """The leader's directory of the partition, for messages."""
+        return self._at_leader(lambda partition: partition.path)
+
+    @property
+    def mapped_page(self) -> Page | None:
+        """The leader's control page, for waits on it."""
+        self._look()
+        return self._at_leader(lambda partition: partition.mapped_page)
+
+    def open(self) -> None:
+        """Find the leader, and load its files."""
+        self._at_leader(lambda partition: partition.open())
+
+    def check_page(self) -> None:
+        """At the end of a wait: look at the leader's page again."""
+        self._look()
+        self._at_leader(lambda partition: partition.check_page())
+
+    def notify(self) -> None:
+        """Wake the processes that follow decisions in this partition."""
+        self._at_leader(lambda partition: partition.notify())
+
+    def is_prepared(self) -> bool:
+        """As `Partition.is_prepared`, of the leader."""
+        return self._at_leader(lambda partition: partition.is_prepared())
+
+    def holds_data(self) -> bool:
+        """As `Partition.holds_data`, of the leader."""
+        return self._at_leader(lambda partition: partition.holds_data())
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def unread_bytes(self, offset: int) -> int | None:
+        """As `Partition.unread_bytes`, of the leader."""
+        return self._at_leader(lambda partition: partition.unread_bytes(offset))
+
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
+        """As `Partition.end_by_time`, of the leader."""
+        return self._at_leader(lambda partition: partition.end_by_time(first, last, end_ms))
+
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
+        """As `Partition.skip_by_time`, of the leader."""
+        return self._at_leader(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
+
+    def split_points(self, start: int, end: int, max_bytes: int) -> list[SplitPoint]:
+        """As `Partition.split_points`, of the leader."""
+        return self._at_leader(lambda partition: partition.split_points(start, end, max_bytes))
+
+    def size_bytes(self) -> int:
+        """Bytes in the logs of all segments of the leader."""
+        return self._at_leader(lambda partition: partition.size_bytes())
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """As `Partition.epoch_end`, from the leader."""
+        return self._at_leader(lambda partition: partition.epoch_end(epoch))
+
+    def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
+        """As `Partition.offset_for_time`, from the leader."""
+        return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))

@@ -1,0 +1,204 @@
+"""Elections on request, and reassignments of partitions between the directories of a set."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog import TopicPartition
+from tests.support.replica_moves import WAIT_S, failing, moved, opened, partition_of, values
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def filled(log: embedlog.Log, count: int = 20, topic: str = "t") -> list[bytes]:
+    wanted = [b"%04d" % number for number in range(count)]
+    with log.producer() as producer:
+        for number, value in enumerate(wanted):
+            producer.send(topic, value, partition=number % len(log.describe_topic(topic).partitions))
+    return wanted
+
+
+def test_a_partition_without_copies_moves_to_another_directory(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1], 1: [2]})
+        wanted = filled(log)
+        log.reassign({T0: [3]})
+        found = log.reassignments()[T0]
+        assert (found.target, found.adding, found.removing, found.records_left) == ((3,), (3,), (1,), 10)
+        assert found.bytes_left
+        log.housekeep()
+        assert log.reassignments() == {}
+        decided = partition_of(log, T0)
+        assert (decided.replicas, decided.isr, decided.leader) == ((3,), (3,), 3)
+        assert not (tmp_path / "d1" / "t-0").exists()
+        assert [path.name for path in (tmp_path / "d1").glob("t-0.*-delete")]
+        assert values(log) == wanted
+        with log.producer() as producer:
+            assert producer.send("t", b"later", partition=0).result(WAIT_S).offset == 10
+    with embedlog.open(tmp_path / "d1", read_only=True) as alone:
+        assert alone.topics() == []
+    with opened(tmp_path) as log:
+        assert values(log) == sorted([*wanted, b"later"])
+
+
+def test_a_reassignment_changes_the_number_of_replicas(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1]})
+        wanted = filled(log)
+        moved(log, {T0: [2, 3, 1]})
+        assert sorted(partition_of(log, T0).isr) == [1, 2, 3]
+        assert partition_of(log, T0).leader == 1
+        moved(log, {T0: [3]})
+        assert (partition_of(log, T0).replicas, partition_of(log, T0).leader) == ((3,), 3)
+        assert [node for node in (1, 2, 3) if (tmp_path / f"d{node}" / "t-0").exists()] == [3]
+        assert values(log) == wanted
+        moved(log, {T0: [1, 2, 3]})
+        assert values(log) == wanted
+
+
+def test_a_reassignment_can_be_cancelled_and_replaced(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1], 1: [1]})
+        wanted = filled(log)
+        log.reassign({T0: [2], T1: [2]})
+        log.reassign({T0: None, T1: [3]})
+        assert partition_of(log, T0).replicas == (1,)
+        with pytest.raises(embedlog.NoReassignmentInProgressError):
+            log.reassign({T0: None})
+        moved(log, {})
+        assert (partition_of(log, T0).replicas, partition_of(log, T1).replicas) == ((1,), (3,))
+        assert not list((tmp_path / "d2").glob("t-?"))
+        assert values(log) == wanted
+        for target in ([], [1, 1], [9]):
+            with pytest.raises(embedlog.InvalidReplicaAssignmentError):
+                log.reassign({T0: target})
+        with pytest.raises(embedlog.UnknownTopicOrPartitionError):
+            log.reassign({TopicPartition("t", 7): [1]})
+
+
+def test_nothing_is_lost_while_partitions_move_under_producers_and_consumers(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        log.create_topic("t", assignment={0: [1], 1: [2]})
+        done, sent, failed = threading.Event(), list[bytes](), list[BaseException]()
+
+        def produce() -> None:
+            try:
+                with other.producer(linger_ms=0) as producer:
+                    while not done.is_set():
+                        value = b"%05d" % len(sent)
+                        producer.send("t", value, partition=len(sent) % 2).result(WAIT_S)
+                        sent.append(value)
+            except BaseException as problem:  # noqa: BLE001
+                failed.append(problem)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        read = list[bytes]()
+        try:
+            with other.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+                for targets in ({T0: [3], T1: [1]}, {T0: [2, 1], T1: [3, 2, 1]}, {T0: [1], T1: [2]}):
+                    moved(log, targets)
+                    for _ in range(3):
+                        read += [record.value for record in consumer.poll(1)]
+                done.set()
+                thread.join(WAIT_S)
+                while len(read) < len(sent) and (records := consumer.poll(5)):
+                    read += [record.value for record in records]
+        finally:
+            done.set()
+            thread.join(WAIT_S)
+        assert not failed
+        assert len(sent) > 10
+        assert sorted(read) == sent == values(log)
+        assert [partition_of(log, tp).replicas for tp in (T0, T1)] == [(1,), (2,)]
+
+
+def test_a_throttle_limits_the_copies_of_a_reassignment(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1]}, segment_bytes=1 << 20)
+        with log.producer(compression_type="none") as producer:
+            for _ in range(40):
+                producer.send("t", os_random(100_000), partition=0)
+        log.reassign({T0: [2]}, throttle=1)
+        for _ in range(3):
+            log.housekeep()
+        left = log.reassignments()[T0]
+        assert 0 < (left.records_left or 0) < 40
+        moved(log, {T0: [2]})
+        assert partition_of(log, T0).replicas == (2,)
+
+
+def os_random(size: int) -> bytes:
+    """Bytes that differ from record to record."""
+    return bytes(number * 7 % 251 for number in range(size))
+
+
+def test_leaders_are_elected_on_request(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1]})
+        wanted = filled(log)
+        with pytest.raises(embedlog.ElectionNotNeededError):
+            log.elect("t", 0)
+        assert log.elect() == {}
+        assert log.elect("t", 0, unclean=True, node=3) == {T0: 3}
+        assert partition_of(log, T0).isr == (3,)
+        log.housekeep()
+        assert log.elect("t") == {T0: 1}
+        with log.producer(acks=1, enable_idempotence=False, linger_ms=0) as producer:
+            log.elect("t", 1, unclean=True, node=1)
+            log.housekeep()
+            producer.send("t", b"by one", partition=1).result(WAIT_S)
+            assert log.elect("t", 1) == {T1: 2}
+        assert values(log) == sorted([*wanted, b"by one"])
+        with pytest.raises(embedlog.UnknownTopicOrPartitionError):
+            log.elect("u")
+        with pytest.raises(embedlog.UnknownTopicOrPartitionError):
+            log.elect("t", 5)
+        with pytest.raises(TypeError):
+            log.elect(partition=1)
+
+
+def test_leaders_return_to_the_preferred_directories(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1]})
+        filled(log)
+        log.elect("t", 0, unclean=True, node=3)
+        log.housekeep()
+        assignments = log._engine.set.assignments  # type: ignore[attr-defined]
+        assert assignments.rebalance(100) == {}
+        assert assignments.rebalance(10) == {T0: 1}
+        assert assignments.rebalance(0) == {}
+
+
+def test_a_removal_that_was_interrupted_is_completed(tmp_path: Path) -> None:
+    nth = struck = 1
+    while struck and nth < 20:  # later calls belong to the rest of the round
+        root = tmp_path / f"{nth}"
+        with opened(root) as log:
+            log.create_topic("t", assignment={0: [1], 1: [1]})
+            wanted = filled(log)
+            log.reassign({T0: [2]})
+            log.housekeep()  # copies, joins, finishes, and removes
+        with opened(root) as log:
+            log.reassign({T0: [1]})
+            changes = ("rename", "pwrite", "fsync", "unlink")
+            with failing(changes, nth=nth, name="/d2/") as found, contextlib.suppress(embedlog.StorageError):
+                log.housekeep()
+            struck = found.count
+        with opened(root) as log:
+            moved(log, {})
+            assert partition_of(log, T0).replicas == (1,)
+            assert not (root / "d2" / "t-0").exists()
+            assert values(log) == wanted
+        with embedlog.open(root / "d2", read_only=True) as alone:
+            assert alone.topics() == []
+        with opened(root) as log:
+            moved(log, {T0: [2]})
+            assert values(log) == wanted
+        nth += 1
+    assert nth > 12
