@@ -69,6 +69,7 @@ class AppendProgress:
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []
         self.committed = 0  # offsets below it were committed by the appends themselves, in a set
+        self.waiting = False  # in a set, with acks=all: only what is below `committed` is acknowledged
 
     @property
     def complete(self) -> bool:

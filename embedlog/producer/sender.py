@@ -340,7 +340,7 @@ class Sender:
             _rows.settle_open(batches, None)
 
     def _fail_attempt(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
-        """Fail an attempt. Its batches in the log still succeed, unless they had to be on stable storage."""
+        """Fail an attempt. Its batches in the log still succeed, unless they had to be committed, or on stable storage."""
         batches = attempt.batches
         try:
             target.attempt = None
@@ -425,8 +425,9 @@ class Sender:
 
 
 def _whole(attempt: Attempt) -> int:
-    """The number of leading batches that are completely in the log."""
-    left, whole = sum(end - base for base, end in attempt.progress.pieces), 0
+    """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
+    progress, whole = attempt.progress, 0
+    left = sum(max(0, (min(end, progress.committed) if progress.waiting else end) - base) for base, end in progress.pieces)
     for count in attempt.counts:
         left -= count
         if left < 0:

@@ -121,6 +121,7 @@ class ReplicatedPartition(LedPartition):
         self._check_open()
         until = self.deadline() if deadline_ns is None else deadline_ns
         progress = progress or AppendProgress(run)
+        progress.waiting = all_in_sync
         epoch: int | None = None  # of the leader that has the pieces of `progress`
         while True:
             leader = self._led(until)
