@@ -48,8 +48,10 @@ class ReplicaAdministration:
         A meter is a dict with `Count` and `OneMinuteRate`, and counts the events of this process. Raises ClosedError.
         """
         engine = self._engine
-        events = engine.set.events if isinstance(engine, ReplicatedEngine) else ReplicaEvents()
-        return replica_metrics.report(self.replicas(), events)
+        engine.check_open()
+        if not isinstance(engine, ReplicatedEngine) or self._describer is None:
+            return replica_metrics.report(describe_one(engine), ReplicaEvents())
+        return replica_metrics.report(self._describer.describe(decisions=False), engine.set.events)
 
     def add_directory(
         self, path: str | os.PathLike[str], *, rack: str | None = None, replicas: bool = True, voter: bool = True

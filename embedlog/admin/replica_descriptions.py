@@ -39,7 +39,9 @@ from embedlog.storage.identity import read_meta
 if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.replica import ReplicatedEngine
+    from embedlog.replica_set.membership import Membership
     from embedlog.replica_set.open_directories import OpenDirectory
+    from embedlog.replication.records import RegisterBroker
 
 DECISIONS: Final = -1  # the key of the decision log among the answers of directories
 MEASURED_MAX: Final = 200  # replicas that lack records, of which bytes and time are read
@@ -61,10 +63,25 @@ class _Observed:
 
     def foreign(self, node: int) -> bool:
         """Whether the directory was written without the set since its registration."""
-        found, registered = self.answers.get(node), self.state.nodes.get(node)
-        if not isinstance(found, Observation) or registered is None or found.registration_id is None:
-            return False
-        return found.registration_id != registered.incarnation or found.cluster_id != self.state.cluster_id
+        own, registered = self._members(node)
+        if own is None or registered is None or own.cluster_id != self.state.cluster_id:
+            return own is not None
+        crashed = own.registered_id == registered.incarnation and not own.alone
+        return own.registration_id != registered.incarnation and not crashed
+
+    def unregistered(self, node: int) -> bool:
+        """Whether the directory was not closed in order, and has not been registered since."""
+        own, registered = self._members(node)
+        return own is not None and registered is not None and own.registration_id != registered.incarnation
+
+    def seen(self, node: int) -> Seen:
+        """A directory that answers, as the views of Kafka's states take it."""
+        own, _ = self._members(node)
+        return Seen(Found.COMPLETE, own.registration_id if own is not None else self.state.nodes[node].incarnation)
+
+    def _members(self, node: int) -> tuple[Membership | None, RegisterBroker | None]:
+        found = self.answers.get(node)
+        return found.membership if isinstance(found, Observation) else None, self.state.nodes.get(node)
 
 
 class ReplicaDescriber:
@@ -76,7 +93,7 @@ class ReplicaDescriber:
         self._answers = Answers()
         self._failing_since: dict[int, int] = {}  # of directories that failed in an observation only
 
-    def describe(self, topic: str | None = None) -> ReplicasDescription:
+    def describe(self, topic: str | None = None, *, decisions: bool = True) -> ReplicasDescription:
         """As `Log.replicas`. Raises UnknownTopicOrPartitionError."""
         seen = self._answers.collect({DECISIONS: self._set.decisions.view})[DECISIONS]
         view = self._set.decisions.last_view() if isinstance(seen, EmbedlogError) else seen
@@ -90,7 +107,7 @@ class ReplicaDescriber:
             term=view.term,
             voters=voters,
             can_decide=2 * len(answering.intersection(voters)) > len(voters),
-            decisions=self._decisions(answering, view.state),
+            decisions=self._decisions(answering, view.state) if decisions else (),
             observed_ms=system.wall_ms(),
         )
 
@@ -177,7 +194,8 @@ class ReplicaDescriber:
             return "foreign", "it was written without the set, or another copy of it is in its place", None
         if not member.usable(system.boot_ns()):
             return "failed", member.problem, member.since_ms or None
-        return ("live" if observed.state.nodes[node].replicas else "witness"), None, None
+        reason = "it was not closed in order, and a majority has not registered it since" if observed.unregistered(node) else None
+        return ("live" if observed.state.nodes[node].replicas else "witness"), reason, None
 
 
 # ---- partitions ----------------------------------------------------------------------------------
@@ -196,7 +214,7 @@ def _partition(observed: _Observed, decided: Partition, answering: set[int]) -> 
     state, key = observed.state, (decided.topic_id, decided.number)
     place = observed.places[key]
     held = {node for node in state.nodes if _holds(observed, node, place)}
-    present = {node: Seen(Found.COMPLETE, state.nodes[node].incarnation) for node in answering}
+    present = {node: observed.seen(node) for node in answering}
     installed = bool(held) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
     leader = _position(observed, decided.leader, place)
     ends = [found.high_watermark for node in decided.isr if (found := _position(observed, node, place)) is not None]

@@ -227,6 +227,32 @@ def test_a_reader_describes_a_set_that_others_write_and_one_that_no_process_has_
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, "a reader changes nothing"
 
 
+def test_a_directory_that_crashed_waits_for_a_majority_to_register_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        sent(log, 2)
+    pid = os.fork()
+    if pid == 0:
+        sent(opened(tmp_path), 1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    for node in (2, 3):
+        (tmp_path / f"d{node}").rename(tmp_path / f"removed{node}")
+    with opened(tmp_path) as log:
+        found = log.replicas()
+        assert states(found) == {1: "live", 2: "away", 3: "away"}
+        assert "not closed in order" in (found.directories[0].reason or "")
+        assert found.partitions[0].state == "OfflinePartition", "it leads nothing"
+        assert replica(found.partitions[0], 1).log_end is None, "only a recovery knows it"
+    for node in (2, 3):
+        (tmp_path / f"removed{node}").rename(tmp_path / f"d{node}")
+    with opened(tmp_path) as log:
+        log.housekeep()
+        found = log.replicas()
+        assert [each.reason for each in found.directories] == [None, None, None]
+        assert found.partitions[0].state == "OnlinePartition"
+
+
 def test_a_directory_that_was_written_without_the_set_is_foreign(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         created(log)

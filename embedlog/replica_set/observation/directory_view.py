@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 from embedlog.errors import (
     CorruptRecordError,
@@ -29,6 +28,7 @@ from embedlog.storage import file_names, files
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
+    from embedlog.replica_set.membership import Membership
 
 
 class Observation(NamedTuple):
@@ -37,8 +37,7 @@ class Observation(NamedTuple):
     positions: dict[Place, Position | None]
     held: frozenset[str]
     device: int
-    registration_id: UUID | None
-    cluster_id: str | None
+    membership: Membership | None
 
 
 class Missing(NamedTuple):
@@ -66,8 +65,7 @@ def observe(directory: LogDirectory, places: Iterable[Place]) -> Observation:
         for place in places
         if file_names.partition_name(place.topic, place.number) in held
     }
-    own = None if membership is None else membership.registration_id
-    return Observation(positions, held, found.device, own, None if membership is None else membership.cluster_id)
+    return Observation(positions, held, found.device, membership)
 
 
 def _position(directory: LogDirectory, place: Place, noted: Checkpointed) -> Position | None:
