@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-INTERNAL_FACTOR = 3  # of internal topics, at most the number of directories
+OFFSETS_MIN_IN_SYNC = 2  # of `__consumer_offsets`, at most one less than its copies
 
 
 class ReplicatedEngine(Engine):
@@ -153,6 +153,15 @@ class ReplicatedEngine(Engine):
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if self.set.topics.get(name) is None:
-            topic = Topic(name, new_id(), partitions, dict(config))
+            factor, least = self._internal_replicas(name)
+            topic = Topic(name, new_id(), partitions, {**config, "min.insync.replicas": str(least)})
             with contextlib.suppress(TopicExistsError):  # another process was faster
-                self.set.create_topic(topic, factor=min(INTERNAL_FACTOR, self.set.size()))
+                self.set.create_topic(topic, factor=factor)
+
+    def _internal_replicas(self, name: str) -> tuple[int, int]:
+        """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from three on."""
+        config, wanted, least = self.config, self.config.offsets_topic_replication_factor, OFFSETS_MIN_IN_SYNC
+        if name == "__transaction_state":
+            wanted, least = config.transaction_state_log_replication_factor, config.transaction_state_log_min_isr
+        factor = min(wanted, self.set.size())
+        return factor, min(least, max(1, factor - 1))

@@ -45,6 +45,7 @@ class ReplicaHousekeeper(Housekeeper):
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
         self._wake = threading.Event()
         self._seen, self._look_ns = (0, 0), 0
+        self._balance_ns = files.deadline_after(engine.config.leader_imbalance_check_interval_seconds)
         self._set.directories.appended = self._note_late
 
     def stop(self) -> None:
@@ -102,6 +103,17 @@ class ReplicaHousekeeper(Housekeeper):
                     self._tick(jobs)
         if self._is_look_due():
             self.tend()
+        if system.boot_ns() >= self._balance_ns:
+            self._rebalance()
+
+    def _rebalance(self) -> None:
+        """Return leaders to the first directories of their assignments (`leader.imbalance.per.broker.percentage`)."""
+        config = self._engine.config
+        self._balance_ns = files.deadline_after(config.leader_imbalance_check_interval_seconds)
+        if not config.auto_leader_rebalance_enable:
+            return
+        with self.jobs.reported("leaders"):
+            self._set.assignments.rebalance(config.leader_imbalance_per_broker_percentage)
 
     def _is_look_due(self) -> bool:
         """Whether a decision was made, a directory failed or returned, or the last look at all partitions was long ago."""
@@ -152,6 +164,7 @@ class ReplicaHousekeeper(Housekeeper):
         """Do a complete round in the caller's thread. Raises LockTimeoutError."""
         self._set.members.tend(by_hand=True)
         self.tend()
+        self._rebalance()
         for at, jobs in enumerate(self._current()):
             if at == 0:
                 super().by_hand(deadline_ns)

@@ -56,7 +56,8 @@ class ReplicatedTopicAdmin(TopicAdmin):
                     f"the assignment of {new.name!r}", expected=f"partitions 0 to {len(assignment) - 1}", found=sorted(assignment)
                 )
             count = len(assignment)
-        self._replicas[new.name] = Replicas(1 if factor in (None, -1) else factor, assignment)
+        default = self._engine.config.default_replication_factor
+        self._replicas[new.name] = Replicas(default if factor in (None, -1) else factor, assignment)
         return count
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:

@@ -189,7 +189,7 @@ class LogConfig(Options):
             "all checkpoints are written together, every log.flush.offset.checkpoint.interval.ms",
         r"num\.recovery\.threads\.per\.data\.dir": "a partition is checked at its first use, by the calling thread",
         r"(replica|replication|num\.replica|leader|auto\.leader|alter\.log\.dirs)\..*|default\.replication\.factor"
-        r"|(offsets\.topic|transaction\.state\.log)\.(replication\.factor|min\.isr)": "there are no replicas yet",
+        r"|(offsets\.topic|transaction\.state\.log)\.(replication\.factor|min\.isr)": "not implemented for a set",
         r"errors\.deadletterqueue\..*|share\..*|group\.share\..*": _NO_SHARE,
         r"group\.streams\..*": "there are no groups of Kafka Streams",
         r"group\.(consumer|coordinator)\..*|offsets\.load\..*|offsets\.commit\.timeout\.ms|transaction\.state\.log\.load\..*"
@@ -262,6 +262,20 @@ class LogConfig(Options):
         False, "Whether the use of a missing topic creates it.",
         differs="Kafka: true. A misspelt name must be an error, so only false is accepted.",
     )
+    default_replication_factor: int = option(
+        1, "Directories with a copy of each partition of a topic that is created without a factor, in a set of directories.",
+        unit="directories", low=1, high=64,
+    )
+    auto_leader_rebalance_enable: bool = option(
+        True, "Whether housekeeping of a set returns leaders to the first directory of their assignment.",
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        300, "Time between two checks for leaders to return.", unit="seconds", low=1, high=INT_MAX,
+    )
+    leader_imbalance_per_broker_percentage: int = option(
+        10, "The share of partitions assigned first to a directory that others may lead; above it their leaders return.",
+        unit="percent", low=0, high=100,
+    )
     log_retention_check_interval_ms: int = option(300_000, "Time between two rounds of retention.", unit="ms", low=1)
     log_initial_task_delay_ms: int = option(30_000, "Time from opening to the first round of housekeeping.", unit="ms", low=0)
     log_flush_scheduler_interval_ms: int = option(
@@ -295,6 +309,18 @@ class LogConfig(Options):
     )
     transaction_state_log_segment_bytes: int = option(
         104_857_600, "`segment.bytes` of `__transaction_state` at its creation.", unit="bytes", low=14, high=INT_MAX
+    )
+    transaction_state_log_replication_factor: int = option(
+        3, "Directories with a copy of `__transaction_state` at its creation in a set; fewer if the set has fewer.",
+        unit="directories", low=1, high=64, differs="Kafka refuses the creation with fewer brokers.",
+    )
+    transaction_state_log_min_isr: int = option(
+        2, "`min.insync.replicas` of `__transaction_state` at its creation in a set; at most one less than its copies.",
+        unit="directories", low=1, high=64,
+    )
+    offsets_topic_replication_factor: int = option(
+        3, "Directories with a copy of `__consumer_offsets` at its creation in a set; fewer if the set has fewer.",
+        unit="directories", low=1, high=64, differs="Kafka refuses the creation with fewer brokers.",
     )
     offsets_topic_num_partitions: int = option(
         50, "Partitions of `__consumer_offsets` at its creation; an existing topic is unchanged.", unit="partitions", low=1,

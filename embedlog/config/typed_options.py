@@ -52,6 +52,10 @@ class LogOptions(TypedDict, total=False):
     log_cleaner_dedupe_buffer_size: int
     num_partitions: int
     auto_create_topics_enable: bool
+    default_replication_factor: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
     log_retention_check_interval_ms: int
     log_initial_task_delay_ms: int
     log_flush_scheduler_interval_ms: int
@@ -63,6 +67,9 @@ class LogOptions(TypedDict, total=False):
     transaction_remove_expired_transaction_cleanup_interval_ms: int
     transaction_state_log_num_partitions: int
     transaction_state_log_segment_bytes: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_min_isr: int
+    offsets_topic_replication_factor: int
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
     offsets_retention_minutes: int

@@ -18,7 +18,7 @@ from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.storage import locks
 from tests.support.option_effects import OLD_MS, Effect, Elsewhere, Seen, World, check, keys_of, name_of
-from tests.support.transactional_producers import Writer, begun, state_of
+from tests.support.transactional_producers import QUIET, Writer, begun, state_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 T0 = TopicPartition("t", 0)
@@ -45,6 +45,72 @@ def pass_ms(time_ms: int) -> None:
     until_ns = system.boot_ns() + time_ms * 1_000_000
     while system.boot_ns() < until_ns:
         pass
+
+
+def a_set(world: World, **config: Any) -> embedlog.Log:
+    """A set of three directories with this setting."""
+    log: embedlog.Log = world._open.enter_context(
+        embedlog.open([world.path / f"d{node}" for node in (1, 2, 3)], config=QUIET | world._of(LogConfig, config))
+    )
+    return log
+
+
+def copies_of(log: embedlog.Log, topic: str) -> tuple[int, str | None]:
+    described = log.replicas(topic).partitions[0]
+    return len(described.replicas), log.describe_topic(topic).config.get("min.insync.replicas")
+
+
+def copies_by_default(world: World) -> int:
+    log = a_set(world)
+    log.create_topic("u")
+    return copies_of(log, "u")[0]
+
+
+def copies_of_internal(world: World, topic: str) -> tuple[int, str | None]:
+    log = a_set(world, offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
+    log.create_topic("t")
+    with log.producer(transactional_id="x") as producer, log.consumer(group_id="g") as consumer:
+        producer.init_transactions()
+        consumer.commit({T0: OffsetAndMetadata(0)})
+    return copies_of(log, topic)
+
+
+def offset_copies(world: World) -> tuple[int, str | None]:
+    return copies_of_internal(world, "__consumer_offsets")
+
+
+def transaction_copies(world: World) -> tuple[int, str | None]:
+    return copies_of_internal(world, "__transaction_state")
+
+
+def led_elsewhere(world: World, **config: Any) -> embedlog.Log:
+    log = a_set(world, **config)
+    log.create_topic("t", assignment={0: [1, 2, 3]})
+    log.elect("t", 0, unclean=True, node=3)
+    log._engine.set.assignments.tend(  # type: ignore[attr-defined]
+        (log._engine.set.topics.topic_id("t"), 0),
+        "t",
+        lambda: False,  # type: ignore[attr-defined]
+    )
+    return log
+
+
+def leader_of(log: embedlog.Log) -> int:
+    found: int = log.replicas("t").partitions[0].leader
+    return found
+
+
+def returned_by_hand(world: World) -> bool:
+    log = led_elsewhere(world)
+    log.housekeep()
+    return leader_of(log) == 1
+
+
+def returned_when_due(world: World) -> bool:
+    log, until_ns = led_elsewhere(world), system.boot_ns() + (60 if world.value == 1 else 2) * 1_000_000_000
+    while leader_of(log) != 1 and system.boot_ns() < until_ns:
+        log.housekeep(due_only=True)
+    return leader_of(log) == 1
 
 
 def log_start(world: World) -> int:
@@ -313,6 +379,13 @@ TABLE: dict[str, Effect] = {
     "log_cleaner_backoff_ms": Seen(compacted_when_due, [(1, True), (HOUR_MS, False)]),
     "log_cleaner_dedupe_buffer_size": Seen(passes, [(128 << 20, False), (1024, True)]),
     "num_partitions": Seen(partitions_of("t", World.topic), [(1, 1), (3, 3)]),
+    "default_replication_factor": Seen(copies_by_default, [(1, 1), (2, 2), (3, 3)]),
+    "auto_leader_rebalance_enable": Seen(returned_by_hand, [(True, True), (False, False)]),
+    "leader_imbalance_per_broker_percentage": Seen(returned_by_hand, [(10, True), (100, False)]),
+    "leader_imbalance_check_interval_seconds": Seen(returned_when_due, [(1, True), (HOUR_MS, False)]),
+    "transaction_state_log_replication_factor": Seen(transaction_copies, [(3, (3, "2")), (1, (1, "1")), (9, (3, "2"))]),
+    "transaction_state_log_min_isr": Seen(transaction_copies, [(2, (3, "2")), (1, (3, "1"))]),
+    "offsets_topic_replication_factor": Seen(offset_copies, [(3, (3, "2")), (2, (2, "1"))]),
     "auto_create_topics_enable": Seen(opens, [(False, None), (True, "ConfigError")]),
     "log_retention_check_interval_ms": Seen(deleted_again_when_due, [(1, True), (HOUR_MS, False)]),
     "log_initial_task_delay_ms": Seen(deleted_when_due, [(0, True), (HOUR_MS, False)]),

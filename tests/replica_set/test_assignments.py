@@ -139,7 +139,7 @@ def os_random(size: int) -> bytes:
 
 
 def test_leaders_are_elected_on_request(tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
+    with opened(tmp_path, auto_leader_rebalance_enable=False) as log:
         log.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1]})
         wanted = filled(log)
         with pytest.raises(embedlog.ElectionNotNeededError):
@@ -164,7 +164,7 @@ def test_leaders_are_elected_on_request(tmp_path: Path) -> None:
 
 
 def test_leaders_return_to_the_preferred_directories(tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
+    with opened(tmp_path, auto_leader_rebalance_enable=False) as log:
         log.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1]})
         filled(log)
         log.elect("t", 0, unclean=True, node=3)
