@@ -100,7 +100,7 @@ def test_writing_goes_on_without_a_directory_that_was_removed(tmp_path: Path, lo
 def test_a_record_that_is_only_in_the_leader_is_not_acknowledged(tmp_path: Path) -> None:
     """Two directories: the ISR cannot shrink without the second one, so nothing is committed until the timeout (REPLICA-4)."""
     with opened(tmp_path, 2) as log:
-        created(log, partitions=1, factor=2)
+        log.create_topic("t", assignment={0: [1, 2]})
         with log.producer(linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=300) as producer:
             producer.send("t", b"first").result(20)
             (tmp_path / "d2").rename(tmp_path / "removed")
