@@ -71,8 +71,8 @@ class ReplicaAdministration:
     def retire_directory(self, node: int, *, force: bool = False) -> None:
         """Remove a directory from the set. Its partitions must have been reassigned; it is a log of its own then.
 
-        `force` removes a directory that is lost, with all its replicas, by a majority of the other voters alone: of two
-        directories the other one continues. Records that only the lost directory has are gone, and it is refused if it
+        `force` removes a lost directory with all its replicas, by a majority of the other voters alone. Of two directories the
+        other one continues. Records that only the lost directory has are gone, and it is refused if it
         comes back.
         Raises ReplicaSetError while partitions have replicas in it, and if it is the only one; NotEnoughDirectoriesError.
         """

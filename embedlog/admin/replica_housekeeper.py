@@ -1,4 +1,4 @@
-"""This module keeps the house of a set: the jobs of each directory, copies for `acks=1`, and directories that return.
+"""This module maintains a set: the jobs of each directory, copies for `acks=1`, and directories that return.
 
 REPLICAHOUSEKEEPER-1  the directories' jobs are those of one directory; each has its own lock
 REPLICAHOUSEKEEPER-2  a round over the partitions copies what is not committed, and adds replicas that caught up to the ISR
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-LOOK_MS: Final = 2000  # between two looks at all partitions, if nothing has changed
+CHECK_MS: Final = 2000  # between two looks at all partitions, if nothing has changed
 LATE_S: Final = 0.005  # between two commits of records with acks=1
 
 
@@ -44,7 +44,7 @@ class ReplicaHousekeeper(Housekeeper):
         self._choosing = threading.Lock()
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
         self._wake = threading.Event()
-        self._seen, self._look_ns = (0, 0), 0
+        self._seen, self._check_ns = (0, 0), 0
         self._balance_ns = files.deadline_after(engine.config.leader_imbalance_check_interval_seconds)
         self._set.directories.appended = self._note_late
 
@@ -101,7 +101,7 @@ class ReplicaHousekeeper(Housekeeper):
                     super().tick()
                 else:
                     self._tick(jobs)
-        if self._is_look_due():
+        if self._is_check_due():
             self.tend()
         if system.boot_ns() >= self._balance_ns:
             self._rebalance()
@@ -115,12 +115,12 @@ class ReplicaHousekeeper(Housekeeper):
         with self.jobs.reported("leaders"):
             self._set.assignments.rebalance(config.leader_imbalance_per_broker_percentage)
 
-    def _is_look_due(self) -> bool:
+    def _is_check_due(self) -> bool:
         """Whether a decision was made, a directory failed or returned, or the last look at all partitions was long ago."""
         now_ns, seen = system.boot_ns(), (self._set.directories.version(), self._set.directories.changes)
-        due = seen != self._seen or now_ns >= self._look_ns
+        due = seen != self._seen or now_ns >= self._check_ns
         if due:
-            self._seen, self._look_ns = seen, now_ns + LOOK_MS * 1_000_000
+            self._seen, self._check_ns = seen, now_ns + CHECK_MS * 1_000_000
         return due
 
     @staticmethod

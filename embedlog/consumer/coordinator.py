@@ -177,13 +177,10 @@ class ConsumerCoordinator:
         """Check and renew the lease (COORDINATOR-3)."""
         if self._lease is None:
             return
-        if self._lease.left:
-            if self.membership.phase is not Phase.OUT:
-                logger.warning("no poll for max.poll.interval.ms (%d): leaving the group", self._config.max_poll_interval_ms)
-                self.membership.leave_expired(deadline_ns)
-            self._lease.renew()
-            self._check_ns = 0
-        elif self._lease.expired:
+        if self._lease.left and self.membership.phase is not Phase.OUT:
+            logger.warning("no poll for max.poll.interval.ms (%d): leaving the group", self._config.max_poll_interval_ms)
+            self.membership.leave_expired(deadline_ns)
+        if self._lease.left or self._lease.expired:
             self._lease.renew()
             self._check_ns = 0
         elif self.membership.phase is Phase.IN and not self._engine.transactions.liveness.shows(self._lease):
@@ -250,12 +247,9 @@ class ConsumerCoordinator:
         self._blocked_since_ns = None
 
     def _leased(self) -> Lease:
-        liveness = self._engine.transactions.liveness
-        if self._lease is not None and not liveness.shows(self._lease):
-            self._lease.end()
-            self._lease = None
-        if self._lease is None:
-            config = self._config
+        liveness, config = self._engine.transactions.liveness, self._config
+        if self._lease is None or not liveness.shows(self._lease):
+            self.end_lease()
             self._lease = liveness.lease(
                 session_timeout_ms=config.session_timeout_ms,
                 heartbeat_interval_ms=config.heartbeat_interval_ms,

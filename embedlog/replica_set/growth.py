@@ -1,7 +1,7 @@
 """This module adds directories to an open set, and retires them.
 
-GROWTH-1  a new directory gets its number, its ids and the members in its files first; then its copy of the decision log is
-    brought level; then one decision adds it, on a majority of the old and of the new voters (QUORUM-6)
+GROWTH-1  the files of a new directory get its number, its ids and the members first. One decision brings its copy of the decision
+    log level and adds it, on a majority of the old and of the new voters (QUORUM-6)
 GROWTH-2  an addition that was interrupted is repeated with the same path. It keeps the number and the ids of the directory,
     unless another directory got the number meanwhile
 GROWTH-3  a directory is retired after no partition names it. The decision comes first; then the remaining directories record

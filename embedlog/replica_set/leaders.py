@@ -41,7 +41,7 @@ MakeEvent: TypeAlias = Callable[["State", int], Event]
 
 logger = logging.getLogger("embedlog")
 
-LOOK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
+CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
 LATEST: Final = 2**31 - 1
 ELECTIONS_MAX: Final = 500  # in one decision: a batch has room for them
@@ -110,9 +110,9 @@ class Leaders:
         """Whether this process changes nothing: it reads whatever replica it reaches."""
         return self._directories.read_only
 
-    def patient(self, deadline_ns: int) -> int:
+    def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
-        return self._directories.patient(deadline_ns)
+        return self._directories.lock_deadline(deadline_ns)
 
     def deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
@@ -145,7 +145,7 @@ class Leaders:
             if now_ns >= deadline_ns:
                 raise self._unavailable(decided, reason)
             if present or reason:
-                self._directories.wait(version, min(deadline_ns, now_ns + LOOK_NS))
+                self._directories.wait(version, min(deadline_ns, now_ns + CHECK_NS))
 
     def _readable(self, decided: Decided) -> Leader:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""
@@ -268,7 +268,7 @@ class Leaders:
     def _show(self, leader: Leader, start: int, deadline_ns: int) -> None:
         """Bring the ISR to the start of the epoch, from which on the leader returns records (REPLICA-10)."""
         with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
-            self.commit(leader, start, deadline_ns, patient=False)
+            self.commit(leader, start, deadline_ns, wait=False)
 
     def _partition(self, member: OpenDirectory) -> Partition:
         if member.directory is None:
@@ -354,6 +354,6 @@ class Leaders:
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
         return Seen(found, member.incarnation, partition.epoch_end(LATEST)[0], now.log_end)
 
-    def commit(self, leader: Leader, end: int, deadline_ns: int, *, patient: bool = True) -> int:
+    def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
         """Raise the high watermark to `end` (`PartitionReplicas`)."""
         raise NotImplementedError

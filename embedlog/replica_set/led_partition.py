@@ -41,7 +41,7 @@ class LedPartition:
         self._replicas, self._timeout_ms, self._check_open = replicas, lock_timeout_ms, check_open
         self._leader: Leader | None = None
         self._lowest = -1  # the highest epoch of a leader that a call has read from
-        self._looked = -1  # the version of the decisions at the last look for another leader
+        self._checked_version = -1  # the version of the decisions at the last look for another leader
         self._changes = -1  # of the directories, at the last look for the leader
 
     # ---- the leader ------------------------------------------------------------------------------
@@ -78,11 +78,11 @@ class LedPartition:
         self._lowest = max(self._lowest, leader.epoch)
         return leader
 
-    def _look(self) -> None:
+    def _check_leader(self) -> None:
         """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
         found, version = self._leader, self._replicas.version()
-        if found is not None and version != self._looked:
-            self._looked = version
+        if found is not None and version != self._checked_version:
+            self._checked_version = version
             if self._replicas.is_replaced(found):
                 self._leader = None
 
@@ -155,7 +155,7 @@ class LedPartition:
     @property
     def mapped_page(self) -> Page | None:
         """The leader's control page, for waits on it."""
-        self._look()
+        self._check_leader()
         return self._at_leader(lambda partition: partition.mapped_page)
 
     def open(self) -> None:
@@ -164,7 +164,7 @@ class LedPartition:
 
     def check_page(self) -> None:
         """At the end of a wait: look at the leader's page again."""
-        self._look()
+        self._check_leader()
         self._at_leader(lambda partition: partition.check_page())
 
     def notify(self) -> None:

@@ -2,7 +2,7 @@
 
 MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and changes nothing for the others. Errors of this
     process and of the structure of the set are raised
-MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member: an empty directory in its place, or
+MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the expected member. An empty directory in its place, or
     another one, is away (SETMEMBER-4)
 MEMBERDIRECTORY-3  a failed opening leaves no lock and no descriptor
 MEMBERDIRECTORY-4  a member whose lock file was removed or replaced fails, and nothing is made in its place: it may be an empty

@@ -5,7 +5,7 @@ OPENDIRECTORY-1  a directory fails for this process on an error of its storage (
 OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s, and is the
     first one again after a minute without a failure
 OPENDIRECTORY-3  an error belongs to the directory that contains its path. An error without a path belongs to none
-OPENDIRECTORY-4  a directory that returns is another object; `changes` tells users of a directory that they must look again
+OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users that they must look again
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ class OpenDirectories:
     """The directories of one open set by node. Threads: any."""
 
     def __init__(
-        self, members: Iterable[OpenDirectory], words: Words | None = None, *, read_only: bool = False, patience_ms: int = 3000
+        self, members: Iterable[OpenDirectory], words: Words | None = None, *, read_only: bool = False, lock_wait_ms: int = 3000
     ) -> None:
-        """`patience_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18)."""
+        """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18)."""
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words, self.read_only = words, read_only
         self.appended: Callable[[Place, str], None] = lambda place, topic: None  # called after an append with acks=1
-        self._patience_ns = patience_ms * 1_000_000
+        self._lock_wait_ns = lock_wait_ms * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
 
     def __iter__(self) -> Iterator[OpenDirectory]:
@@ -162,9 +162,9 @@ class OpenDirectories:
         """A number that changes with each decision. Order: read it, then the decisions, then `wait` for a change."""
         return self._words.version() if self._words is not None else 0
 
-    def patient(self, deadline_ns: int) -> int:
+    def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for: before the deadline, another directory may take over."""
-        return min(deadline_ns, system.boot_ns() + self._patience_ns)
+        return min(deadline_ns, system.boot_ns() + self._lock_wait_ns)
 
     def wait(self, version: int, until_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> None:
         """Sleep until the next decision after `version` or a committed record at a tail, at most until a time."""

@@ -71,7 +71,7 @@ def commit_and_sync(replicas: PartitionReplicas, leader: Leader, end: int, deadl
     """
     while True:
         replicas.commit(leader, end, deadline_ns)
-        failed = sync_all(replicas.in_sync(leader), end, replicas.patient(deadline_ns))
+        failed = sync_all(replicas.in_sync(leader), end, replicas.lock_deadline(deadline_ns))
         for problem in failed.values():
             replicas.blame(problem, deadline_ns)
         if leader.node in failed:

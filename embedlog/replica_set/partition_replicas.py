@@ -3,7 +3,7 @@
 All processes that use a set do this work for their own records. No step depends on memory: pages and decisions are read again.
 
 PARTITIONREPLICAS-1  an append is committed when the high watermark has passed it in the epoch of the append. After a failover the
-    epochs of the new leader show whether the append is in its log: if its epoch ended above the append, the append is there
+    epochs of the new leader show whether the append is in its log: there its epoch ends above the append
 PARTITIONREPLICAS-2  an error of a directory changes the ISR. An error of the process is raised and changes nothing
 PARTITIONREPLICAS-3  each loop ends at its deadline, with the last problem in the message
 """
@@ -25,7 +25,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.copying import copy
-from embedlog.replica_set.leaders import LOOK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
+from embedlog.replica_set.leaders import CHECK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
@@ -77,22 +77,22 @@ class PartitionReplicas(Leaders):
 
     # ---- the commit ------------------------------------------------------------------------------
 
-    def commit(self, leader: Leader, end: int, deadline_ns: int, *, patient: bool = True) -> int:
+    def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
         """Copy up to `end` to the ISR and raise the high watermark; it is at or above `end` then.
 
-        If `patient`, it waits until the deadline for a majority that must decide. Raises LeaderChanged,
-        NotEnoughReplicasAfterAppendError, NotEnoughDirectoriesError unless `patient`.
+        With `wait`, it waits until the deadline for a majority that must decide. Raises LeaderChanged,
+        NotEnoughReplicasAfterAppendError, NotEnoughDirectoriesError unless `wait`.
         """
         while True:
             version = self._directories.version()
             try:
                 high_watermark = self._commit_once(leader, end, deadline_ns)
             except NotEnoughDirectoriesError as problem:
-                if not patient:
+                if not wait:
                     raise
                 if system.boot_ns() >= deadline_ns:
                     raise self._not_committed(leader, end) from problem
-                self._directories.wait(version, min(deadline_ns, system.boot_ns() + LOOK_NS))
+                self._directories.wait(version, min(deadline_ns, system.boot_ns() + CHECK_NS))
                 continue
             except EmbedlogError as problem:
                 if isinstance(problem, NotEnoughReplicasError):
@@ -112,7 +112,7 @@ class PartitionReplicas(Leaders):
         _, replica = leader.partition.replica.published()
         if replica.role != replication.ROLE_LEADER:
             raise NotLeader
-        until = self._directories.patient(deadline_ns)
+        until = self._directories.lock_deadline(deadline_ns)
         followers = []
         for node, slot in self._directories.slots().items():
             if node == leader.node or not replica.maximal_isr >> slot & 1:

@@ -134,9 +134,9 @@ class ReplicatedPartition(LedPartition):
                     if followers is None:
                         leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
                     alone = flush and not (all_in_sync and durable)
-                    patient = self._replicas.patient(until)
+                    lock_deadline = self._replicas.lock_deadline(until)
                     leader.partition.append(
-                        run, deadline_ns=patient, stamp=stamp, flush=alone, progress=progress, followers=followers
+                        run, deadline_ns=lock_deadline, stamp=stamp, flush=alone, progress=progress, followers=followers
                     )
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
@@ -205,7 +205,7 @@ class ReplicatedPartition(LedPartition):
             try:
                 leader.partition.replica.require(leader.epoch, all_in_sync=True)
                 with contextlib.ExitStack() as entered:
-                    held = entered.enter_context(leader.partition.exclusive(self._replicas.patient(until)))
+                    held = entered.enter_context(leader.partition.exclusive(self._replicas.lock_deadline(until)))
                     leader.partition.replica.check_leads(held, leader.epoch)
                     stack.push(entered.pop_all())
                 return leader, held
@@ -245,7 +245,7 @@ class ReplicatedPartition(LedPartition):
                     epoch,
                     commit=commit,
                     coordinator_epoch=coordinator_epoch,
-                    deadline_ns=self._replicas.patient(until),
+                    deadline_ns=self._replicas.lock_deadline(until),
                 )
                 self._replicas.commit(leader, leader.partition.published().log_end, until)
                 return offset

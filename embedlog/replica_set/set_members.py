@@ -1,11 +1,11 @@
 """This module holds the directories of a set that this process has opened: their opening, registration, failure and return.
 
 SETMEMBERS-1  a directory is entered before its copy of the decision log is used; all of them are registered by one decision
-SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered: a directory
-    whose registration id is not the registered one leads nothing and joins no ISR, until a later registration succeeds
+SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered. A directory
+    whose registration id is not the registered one leads nothing and joins no ISR until a later registration
 SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12)
 SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
-    this process, it continues; otherwise it is opened and registered again, and its earlier objects end
+    this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
 SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. This needs all
     opened directories at their recorded paths: a copy of the whole set must not use directories of the first one
@@ -126,10 +126,10 @@ class SetMembers:
             self.decisions.attach(opened.copy)
         state = self.decisions.hint()
         self.directories = OpenDirectories(
-            self._all(state), self, read_only=self._read_only, patience_ms=self._config.lock_timeout_ms // 3
+            self._all(state), self, read_only=self._read_only, lock_wait_ms=self._config.lock_timeout_ms // 3
         )
         if self._read_only:
-            self._adopt(state)
+            self._use_registered(state)
             return
         self._unregistered = set(self._opened)
         try:
@@ -137,7 +137,7 @@ class SetMembers:
         except NotEnoughDirectoriesError as problem:
             if not state.nodes:
                 raise
-            self._adopt(state)
+            self._use_registered(state)
             logger.warning("without a majority the set is open for reading, and for acks=1 at its leaders here: %s", problem)
         self._state = self.decisions.hint()
 
@@ -159,7 +159,7 @@ class SetMembers:
         known = registered is not None and registered.incarnation == own.registration_id
         return OpenDirectory(opened.node, slot, own.registration_id, known, opened.directory)
 
-    def _adopt(self, state: State) -> None:
+    def _use_registered(self, state: State) -> None:
         """Use the registered slots and broker epochs, and show the open directories to the engine."""
         for node, opened in self._opened.items():
             registered = state.nodes.get(node)
@@ -242,7 +242,7 @@ class SetMembers:
         present = {each.node for each in self.directories}
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
-        self._adopt(state)
+        self._use_registered(state)
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""
@@ -363,7 +363,7 @@ class SetMembers:
         self.decisions.attach(opened.copy)
         self._unregistered.add(node)
         self.directories.put([self._usable(opened, state)])
-        self._adopt(state)
+        self._use_registered(state)
         logger.warning("the directory %s of node %d is back", path, node)
         self._register_again()
 
