@@ -55,7 +55,7 @@ class OpenSet(Protocol):
     def deadline(self) -> int: ...
     def live(self) -> frozenset[int]: ...
     def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
-    def decide(self, make_event: Callable[[State], Event]) -> State: ...
+    def decide(self, make_event: Callable[[State], Event], *, reason: str = "") -> State: ...
 
 
 class Assignments:
@@ -99,11 +99,9 @@ class Assignments:
             decided = state.partitions[place]
             return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
 
-        state = self._set.decide(event)
-        leader = state.partitions[place].leader
-        if leader == NO_LEADER:
+        state = self._set.decide(event, reason=f"{kind.value} election")
+        if state.partitions[place].leader == NO_LEADER:
             raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-        logger.info("%s: node %d leads after the %s election", replicas.name, leader, kind.value)
         return replicas.leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
@@ -171,7 +169,7 @@ class Assignments:
             return event
 
         steps = [step(places[tp], tp.topic, target) for tp, target in targets.items()]
-        self._set.decisions.decide_all(steps, self._set.deadline())
+        self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
         for tp, place in places.items():
             if not self.advance(place, tp.topic):
                 self._set.replicas(place, tp.topic).leader(self._set.deadline())
@@ -233,13 +231,12 @@ class Assignments:
             now = state.partitions.get(place, decided)
             return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
 
-        found = self._set.decisions.propose([event], self._set.deadline())
+        found = self._set.decisions.propose([event], self._set.deadline(), reason="all replicas of the reassignment are in sync")
         if isinstance(found, Refusal):
             if found not in SUPERSEDED:
                 logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)
             return False
-        leader = replicas.leader(self._set.deadline())
-        logger.info("%s: the replicas are %s, node %d leads", replicas.name, list(target), leader.node)
+        replicas.leader(self._set.deadline())
         return True
 
     def clear(self) -> None:

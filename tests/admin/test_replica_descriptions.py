@@ -297,6 +297,27 @@ def test_the_states_of_a_partition_from_its_decision_to_its_deletion(tmp_path: P
         assert log.replicas().partitions == ()
 
 
+def test_a_reassignment_is_shown_until_its_end(tmp_path: Path) -> None:
+    tp = embedlog.TopicPartition("t", 0)
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2]})
+        sent(log, 3)
+        (tmp_path / "d3").rename(tmp_path / "removed")
+        log.reassign({tp: [3, 1]})
+        (found,) = log.replicas("t").partitions
+        assert (found.replicas, found.adding, found.removing, found.reassigning) == ((3, 1, 2), (3,), (2,), True)
+        assert replica(found, 3).state == "OfflineReplica"
+        assert not found.under_replicated, "a replica that is added does not count"
+        assert log.metrics()["ReassigningPartitions"] == 1
+        (tmp_path / "removed").rename(tmp_path / "d3")
+        for _ in range(3):
+            log.housekeep()
+        (found,) = log.replicas("t").partitions
+        assert (found.replicas, found.reassigning, sorted(found.isr)) == ((3, 1), False, [1, 3])
+        assert {each.node: each.state for each in found.copies} == {3: "OnlineReplica", 1: "OnlineReplica"}
+        assert log.metrics()["ReassigningPartitions"] == 0
+
+
 def test_one_process_decides_in_a_term_and_the_others_see_it(tmp_path: Path) -> None:
     """Kafka's election of a controller: the first process that decides has the term, and the others follow it."""
     with opened(tmp_path) as first, opened(tmp_path) as second:

@@ -35,7 +35,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
     def found() -> list[str]:
         every = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
         caplog.clear()
-        return [text for text in every if "ISR" in text or "leader" in text]
+        return [text for text in every if text.startswith("t-") or "leader" in text]
 
     return found
 
@@ -109,6 +109,31 @@ def test_a_crashed_directory_is_named_in_the_line_of_its_registration(tmp_path: 
     with opened(tmp_path):
         (line,) = lines()
     assert line.startswith("t-0: ISR [1, 2, 3] -> [1, 3] (partition epoch 1): registration of the directories ")
+
+
+def test_elections_and_reassignments_on_request_have_one_line_for_each_decision(tmp_path: Path, lines: Lines) -> None:
+    tp = embedlog.TopicPartition("t", 0)
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2]})
+        with log.producer() as producer:
+            producer.send("t", b"1").result(PATIENT_S)
+        log.elect("t", 0, unclean=True, node=2)
+        assert lines() == ["t-0: leader 1 -> 2 in epoch 1, unclean, ISR [1, 2] -> [2] (partition epoch 1): unclean election"]
+        log.housekeep()
+        assert lines() == [
+            "t-0: ISR [2] -> [1, 2] (partition epoch 2): node 1 caught up",
+            "t-0: leader 2 -> 1 in epoch 2 (partition epoch 3): preferred election",
+        ]
+        log.reassign({tp: [3, 1]})
+        log.housekeep()
+        begun, joined, finished, elected = lines()
+        assert begun.startswith("t-0: replicas [1, 2] -> [3, 1, 2] (")
+        assert begun.endswith(": reassignment")
+        assert joined.endswith(": node 3 caught up")
+        assert "replicas [3, 1, 2] -> [3, 1]" in finished
+        assert finished.endswith("all replicas of the reassignment are in sync")
+        assert elected.startswith("t-0: leader 1 -> 3 in epoch 4 (")
+        assert (log.replicas().partitions[0].replicas, log.reassignments()) == ((3, 1), {})
 
 
 def test_a_child_process_does_not_log_what_its_parent_decided(tmp_path: Path, lines: Lines) -> None:

@@ -147,23 +147,25 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
     if old is None:
         leader = "no leader" if new.leader == NO_LEADER else f"leader {new.leader}"
         return f"{name}: {leader} in epoch {new.leader_epoch}, ISR {list(new.isr)}, replicas {list(new.replicas)}"
-    parts = [leader_and_isr(old, new)]
-    pairs = (("replicas", old.replicas, new.replicas), ("ELR", old.elr, new.elr), ("adding", old.adding, new.adding))
-    for what, was, now in (*pairs, ("removing", old.removing, new.removing)):
+    parts = [main_change(old, new)]
+    pairs = (("ELR", old.elr, new.elr), ("adding", old.adding, new.adding), ("removing", old.removing, new.removing))
+    for what, was, now in pairs:
         if was != now:
             parts.append(f"{what} {list(was)} -> {list(now)}")
     text = ", ".join(part for part in parts if part)
     return f"{name}: {text}" if text else None
 
 
-def leader_and_isr(old: Partition, new: Partition) -> str:
-    """The change of leader and ISR of a partition; empty if both are unchanged."""
+def main_change(old: Partition, new: Partition) -> str:
+    """The change of leader, ISR and assignment of a partition; empty if all of them are unchanged."""
     parts = []
     if new.leader != old.leader or new.leader_epoch != old.leader_epoch:
         unclean = ", unclean" if new.recovering and not old.recovering else ""
         parts.append(f"leader {_leader(old.leader)} -> {_leader(new.leader)} in epoch {new.leader_epoch}{unclean}")
     if sorted(new.isr) != sorted(old.isr):
         parts.append(f"ISR {list(old.isr)} -> {list(new.isr)}")
+    if new.replicas != old.replicas:
+        parts.append(f"replicas {list(old.replicas)} -> {list(new.replicas)}")
     return ", ".join(parts)
 
 

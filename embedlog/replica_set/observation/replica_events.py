@@ -1,7 +1,7 @@
 """Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it copies.
 
-REPLICAEVENT-1  the process that decides a change of a leader or an ISR logs one INFO line, with old and new values and the
-    reason. A new partition, an installation, and a decision whose result is not known have none
+REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO line, with old and new
+    values and the reason. A new partition, an installation, and a decision whose result is not known have none
 REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A refused
     change of the ISR is a failed update
 REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.replica_set.decision_log import Decided, Proposal
-from embedlog.replica_set.observation.decision_words import leader_and_isr, name_of
+from embedlog.replica_set.observation.decision_words import main_change, name_of
 from embedlog.replication.events import AlterIsr
 from embedlog.replication.records import LOG, NO_LEADER, Partition
 
@@ -72,7 +72,7 @@ class ReplicaEvents:
                 self._changed(proposal, old, record)
 
     def _changed(self, proposal: Proposal, old: Partition, new: Partition) -> None:
-        text = leader_and_isr(old, new)
+        text = main_change(old, new)
         if not text or not isinstance(proposal.outcome, Decided):
             return
         reason = f": {proposal.reason}" if proposal.reason else ""
