@@ -70,6 +70,7 @@ class AppendProgress:
         self.times_ms: list[int] = []
         self.committed = 0  # offsets below it were committed by the appends themselves, in a set
         self.waiting = False  # in a set, with acks=all: only what is below `committed` is acknowledged
+        self.epoch = -1  # in a set: of the leader that has the pieces
 
     @property
     def complete(self) -> bool:

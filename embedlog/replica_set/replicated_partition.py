@@ -122,13 +122,13 @@ class ReplicatedPartition(LedPartition):
         until = self.deadline() if deadline_ns is None else deadline_ns
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
-        epoch: int | None = None  # of the leader that has the pieces of `progress`
         while True:
             leader = self._led(until)
             try:
-                if epoch is not None and epoch != leader.epoch:
-                    survived(progress, leader, epoch)
-                epoch, durable = leader.epoch, leader.partition.config.flush_messages != NEVER
+                if progress.pieces and progress.epoch != leader.epoch:
+                    survived(progress, leader, progress.epoch)
+                progress.epoch = epoch = leader.epoch
+                durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
                     followers = self._together(leader) if all_in_sync else None
                     if followers is None:

@@ -8,6 +8,8 @@ import pytest
 
 from embedlog._native import system
 from embedlog.errors import LeaderNotAvailableError, NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
+from embedlog.partition.log_context import AppendProgress
+from tests.support.batches import Row, batch
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
 
@@ -129,3 +131,59 @@ def test_a_second_process_follows_a_failover_of_the_first(tmp_path: Path) -> Non
         assert appended.base_offset == 3
         assert len(values(two)) == len(values(one)) > 0
         assert two.partition.bounds().high_watermark == 4
+
+
+def test_replica_10_a_leader_below_the_start_of_its_epoch_shows_no_lower_end(tmp_path: Path) -> None:
+    """Both members but one fail at once: the high watermark cannot move, and the last leader's one is not known."""
+    with a_set(tmp_path, processes=2, min_insync_replicas="2") as (decisions, [process, reader]):
+        for number in range(3):
+            process.partition.append(run_of(b"value %d" % number))
+        assert reader.partition.bounds().high_watermark == 3
+        for each in (process, reader):
+            each.disks[1].broken = each.disks[3].broken = True
+            each.partition._timeout_ms = 500
+        with pytest.raises(NotEnoughReplicasError):
+            process.partition.append(run_of(b"late"), deadline_ns=system.boot_ns() + 5_000_000_000)
+        assert decisions.partition.leader == 2
+        assert process.published(2).high_watermark < 3
+        with pytest.raises(LeaderNotAvailableError, match="start of its epoch"):
+            reader.partition.bounds()
+        for each in (process, reader):
+            each.disks[3].broken = False
+            each.forgive()
+        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert reader.partition.bounds().high_watermark == 3
+        assert process.partition.append(run_of(b"late")).base_offset == 3
+
+
+def test_too_few_replicas_are_an_error_of_a_decision_under_the_lock(tmp_path: Path) -> None:
+    with a_set(tmp_path, min_insync_replicas="2") as (decisions, [process]):
+        process.partition.append(run_of(b"first"))
+        for node in (2, 3):
+            process.disks[node].broken = True
+        with pytest.raises(NotEnoughReplicasAfterAppendError):
+            process.partition.append(run_of(b"second"))
+        assert decisions.partition.isr == (1,)
+        with pytest.raises(NotEnoughReplicasError), process.partition.exclusive():
+            process.partition.append_held(batch(2, [Row(b"third")]))
+
+
+def test_a_repeated_append_is_acknowledged_only_where_its_records_are(tmp_path: Path) -> None:
+    """An append fails before its commit; its caller repeats it with the same progress after a failover."""
+    with a_set(tmp_path, min_insync_replicas="2") as (decisions, [process]):
+        process.partition.append(run_of(b"first"))
+        for node in (2, 3):
+            process.disks[node].broken = True
+        progress = AppendProgress(run_of(b"second"))
+        with pytest.raises(NotEnoughReplicasAfterAppendError):
+            process.partition.append(progress.run, progress=progress)
+        assert progress.complete
+        assert (decisions.partition.isr, decisions.partition.elr) == ((1,), (3,))
+        process.disks[1].broken = True
+        for node in (2, 3):
+            process.disks[node].broken = False
+        process.forgive()
+        assert process.replicas.join(process.replicas.leader(far()), 2, far())
+        assert process.partition.append(run_of(b"other")).base_offset == 1
+        assert process.partition.append(progress.run, progress=progress).base_offset == 2
+        assert b"second" in values(process)[-1]

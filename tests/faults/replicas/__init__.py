@@ -1,0 +1,1 @@
+"""Fault experiments with sets of directories."""

@@ -1,0 +1,323 @@
+"""E17: a set of three directories under faults of processes and of directories, in a seeded random order.
+
+Two producers, an owner of transactions, a reader and a member of a group work all the time. Each episode has one fault of a
+directory, or one of a process, or both; then the fault ends, and the set becomes level before the next episode, because only a
+minority may fail between two levels. While a fault lasts, appends must continue. They need not while a process is frozen: it may
+hold a majority of the locks of the decision log.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import random
+import select
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.harness.content import Verdict
+from tests.faults.harness.processes import Died, Nursery, Victim, state_of
+from tests.faults.replicas.ledger import TRANSACTIONS, Ledger
+from tests.faults.replicas.set_tasks import PARTITIONS, TOPIC
+
+NODES = (1, 2, 3)
+PROGRESS_S, LEVEL_S = 90.0, 120.0
+FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
+    errno.EIO: (("pwrite",), ("pread",), ("fsync", "fdatasync"), ("open",), ("stat",), ("pwrite", "pread", "fsync", "open")),
+    errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
+    errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
+}
+STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
+DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
+
+
+@dataclass
+class Role:
+    """What a process does, and the process."""
+
+    name: str
+    task: str
+    arguments: tuple[Any, ...]
+    number: int  # of the next value; it grows with each process
+    victim: Victim | None = None
+    started: int = 0
+
+
+@dataclass
+class History:
+    """A set with its processes and its faults."""
+
+    nursery: Nursery
+    root: Path
+    rng: random.Random
+    mutants: tuple[str, ...] = ()
+    transactions: bool = True
+    ledger: Ledger = field(default_factory=Ledger)
+    counts: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+
+    @property
+    def paths(self) -> list[str]:
+        return [str(self.root / f"d{node}") for node in NODES]
+
+    def prepare(self) -> None:
+        first = self.nursery.spawn()
+        least = self.rng.choice((1, 2, 2))
+        first.start("make_set", self.paths, least)
+        for note in first.notes(LEVEL_S):
+            self.ledger.take(0, note)
+        self.nursery.end(first)
+        self.lines.append(f"min.insync.replicas={least}")
+        writers = [Role(f"writer {number}", "produce_on", (number,), 0) for number in (1, 2)]
+        owner = [Role("owner", "transact_on", (TRANSACTIONS,), 0)] if self.transactions else []
+        readers = [Role("reader", "read_on", (isolation,), -1) for isolation in ("read_uncommitted", "read_committed")]
+        self.roles = [*writers, *owner, self.rng.choice(readers), Role("member", "consume_on", (), -1)]
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def start(self, role: Role) -> None:
+        victim = self.nursery.spawn()
+        victim.mutate(self.mutants)
+        role.victim, role.started = victim, role.started + 1
+        victim.start("open_set", self.paths, LEVEL_S)
+        self._run(role)
+
+    def _run(self, role: Role) -> None:
+        """Send the task; it begins when the set is open."""
+        assert role.victim is not None
+        arguments = role.arguments
+        if role.number >= 0:
+            arguments = (*arguments, role.number, self.rng.getrandbits(32))
+            role.number += 1_000_000
+        role.victim.start(role.task, *arguments)
+
+    def pump(self, seconds: float = 0.05) -> None:
+        """Take the notes that have arrived."""
+        running = {role.victim: role for role in self.roles if role.victim is not None}
+        ready, _, _ = select.select(list(running), [], [], seconds)
+        for victim in ready:
+            self._collect(running[victim])
+
+    def _collect(self, role: Role) -> bool:
+        """Take the notes of one process; False once it has ended."""
+        victim = role.victim
+        assert victim is not None
+        while victim.note_waiting():
+            try:
+                kind, content = victim._next(1.0)
+            except Died:
+                return False
+            if kind == "note":
+                self.ledger.take(id(victim), content)
+            elif kind == "error":
+                self.ledger.violations.append(f"{role.name} ended: {content[1]}\n{content[2]}")
+                return False
+        return True
+
+    def bury(self, role: Role) -> None:
+        """Take the last notes of a process that was killed."""
+        assert role.victim is not None
+        role.victim.wait_dead()
+        while self._collect(role) and role.victim.note_waiting():
+            continue
+        self.nursery.end(role.victim)
+        role.victim = None
+
+    def kill(self, role: Role) -> None:
+        if role.victim is not None:
+            role.victim.kill()
+            self.bury(role)
+
+    def progress(self, what: str, count: int = 5, deadline_s: float = PROGRESS_S) -> None:
+        """Wait until a number of records was acknowledged from now on."""
+        began, end = self.ledger.counts["acknowledged"], time.monotonic() + deadline_s
+        while self.ledger.counts["acknowledged"] < began + count and not self.ledger.violations:
+            if time.monotonic() > end:
+                self.ledger.violations.append(f"no record was acknowledged for {deadline_s:g} s: {what}; {self.states()}")
+                return
+            self.pump()
+
+    def states(self) -> str:
+        found = [f"{role.name} {state_of(role.victim.pid)!r}" for role in self.roles if role.victim is not None]
+        return f"{', '.join(found)}; {dict(self.ledger.failures)}"
+
+    # ---- faults ----------------------------------------------------------------------------------
+
+    def episode(self) -> None:
+        """One fault, or one of a directory and one of a process, until the set is level again."""
+        for role in self.roles:
+            if role.victim is None:
+                self.start(role)
+        self.progress("before a fault", self.rng.randint(1, 8))
+        ends: list[Callable[[], object]] = []
+        frozen: list[Role] = []
+        kinds = self.rng.choice(("directory", "directory", "process", "process", "both"))
+        steps = [self.fail_directory] if kinds == "directory" else [self.fail_process] if kinds == "process" else []
+        for step in steps or self.rng.sample([self.fail_directory, self.fail_process], 2):
+            step(ends, frozen)
+        if frozen:
+            self.wait_frozen()
+        else:
+            self.progress(self.lines[-1], self.rng.randint(2, 12))
+        for end in ends:
+            end()
+        for role in self.roles:
+            if role.victim is not None and not self._alive(role):
+                self.bury(role)
+        self.progress("after " + self.lines[-1], 2) if any(self._is_writer(role) for role in self.roles) else None
+        self.level()
+
+    def wait_frozen(self) -> None:
+        """While a process is frozen: until records were acknowledged, or until waits for its locks have ended."""
+        before, end = self.ledger.counts["acknowledged"], time.monotonic() + self.rng.choice((0.5, 4.0, 8.0))
+        while time.monotonic() < end and self.ledger.counts["acknowledged"] < before + 60:
+            self.pump()
+
+    @staticmethod
+    def _is_writer(role: Role) -> bool:
+        return role.task == "produce_on" and role.victim is not None
+
+    @staticmethod
+    def _alive(role: Role) -> bool:
+        return role.victim is not None and role.victim.alive
+
+    def fail_directory(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
+        node = self.rng.choice(NODES)
+        if self.rng.random() < 0.5:
+            self.remove(node, ends)
+            return
+        error = self.rng.choice(list(FAILING))
+        kinds = self.rng.choice(FAILING[error])
+        sticky, nth = self.rng.random() < 0.7, self.rng.randint(1, 60)
+        running = [role for role in self.roles if self._alive(role)]
+        struck = running if self.rng.random() < 0.6 else [self.rng.choice(running)]
+        self.note("errors", f"{errno.errorcode[error]} in d{node} at {kinds} {nth}{' and later' * sticky} in {len(struck)}")
+        for role in struck:
+            assert role.victim is not None
+            self.arm(role, kinds, "fail", nth, error, sticky, f"/d{node}/")
+        ends += [functools.partial(self.disarm, role) for role in struck]
+
+    def arm(self, role: Role, kinds: tuple[str, ...], action: str, nth: int, error: int, sticky: bool, name: str) -> None:
+        """Arm a fault in a process that is in the middle of its task."""
+        assert role.victim is not None
+        role.victim.start("arm", kinds, nth, action, error, sticky, name)
+
+    def disarm(self, role: Role) -> None:
+        if self._alive(role):
+            self.arm(role, (), "none", 0, 0, False, "")
+
+    def remove(self, node: int, ends: list[Callable[[], object]]) -> None:
+        self.note("removals", f"d{node} is removed")
+        here, there = self.root / f"d{node}", self.root / "removed"
+        here.rename(there)
+        ends.append(lambda: there.rename(here))
+
+    def fail_process(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
+        role = self.rng.choice([role for role in self.roles if self._alive(role)])
+        assert role.victim is not None
+        way = self.rng.choice(("kill", "kill at", "freeze", "freeze at"))
+        if way == "kill":
+            self.note("kills", f"{role.name} is killed")
+            self.kill(role)
+        elif way == "kill at":
+            action = self.rng.choice(("kill_before", "kill_after", "torn_kill"))
+            kinds = self.rng.choice(DYING)
+            self.note("kills", f"{role.name} dies at {kinds}")
+            self.arm(role, kinds, action, self.rng.randint(1, 60), 0, False, "")
+            ends.append(lambda: self.kill(role))
+        elif way == "freeze":
+            self.note("freezes", f"{role.name} freezes")
+            role.victim.stop()
+            frozen.append(role)
+            ends.append(lambda: self.thaw(role))
+        else:
+            kinds = self.rng.choice(STOPPING)
+            self.note("freezes", f"{role.name} freezes at {kinds}")
+            self.arm(role, kinds, self.rng.choice(("stop_before", "stop_after")), self.rng.randint(1, 60), 0, False, "")
+            frozen.append(role)
+            ends.append(lambda: self.thaw(role))
+
+    def thaw(self, role: Role) -> None:
+        """Continue a frozen process, or kill it."""
+        if role.victim is None or not role.victim.alive:
+            return
+        self.disarm(role)
+        if self.rng.random() < 0.3:
+            self.kill(role)
+        else:
+            role.victim.resume()
+
+    def note(self, kind: str, text: str) -> None:
+        self.counts[kind] += 1
+        self.lines.append(text)
+
+    # ---- level -----------------------------------------------------------------------------------
+
+    def level(self) -> None:
+        """Wait until every replica of the set is in sync. The processes continue meanwhile."""
+        if self.ledger.violations:
+            return
+        healer = Role("healer", "level", (), -1, self.nursery.spawn())
+        assert healer.victim is not None
+        healer.victim.mutate(self.mutants)
+        healer.victim.start("level", self.paths, LEVEL_S)
+        end = time.monotonic() + LEVEL_S + 60
+        while True:
+            if healer.victim.note_waiting():
+                kind, content = healer.victim._next(1.0)
+                if kind == "note":
+                    self.ledger.take(-1, content)
+                    continue
+                if kind == "error" or content:
+                    told = content[1] + content[2] if kind == "error" else content
+                    self.ledger.violations.append(
+                        f"the set does not become level after {self.lines[-1]}: {told}; {self.states()}"
+                    )
+                break
+            self.pump(0.02)
+            if time.monotonic() > end:
+                self.ledger.violations.append(f"the set does not become level; {self.states()}")
+                break
+        self.nursery.end(healer.victim)
+
+    def finish(self) -> Verdict:
+        """End all processes, drain the group, and judge the files."""
+        for role in self.roles:
+            if self._alive(role):
+                self.disarm(role)
+            self.kill(role)
+        self.level()
+        if not self.ledger.violations:
+            last = self.nursery.spawn()
+            last.start("open_set", self.paths)
+            for note in last.notes(LEVEL_S):
+                self.ledger.take(-2, note)
+            last.start("consume_on", True)
+            for note in last.notes(LEVEL_S):
+                self.ledger.take(-2, note)
+            last.call("close")
+            self.nursery.end(last)
+            self.level()
+        return self.ledger.judge({node: self.root / f"d{node}" for node in NODES}, TOPIC, PARTITIONS)
+
+
+def experiment(
+    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = (), transactions: bool = True
+) -> tuple[Verdict, Counter[str]]:
+    """One history of so many faults."""
+    root.mkdir(parents=True, exist_ok=True)
+    history = History(nursery, root, random.Random(seed), mutants, transactions)
+    history.prepare()
+    for _ in range(episodes):
+        history.episode()
+        if history.ledger.violations:
+            break
+    verdict = history.finish()
+    verdict.violations = [f"{text} [seed {seed}, {'; '.join(history.lines)}]" for text in verdict.violations]
+    print("; ".join(history.lines), dict(history.ledger.failures), dict(history.ledger.counts))
+    return verdict, history.counts

@@ -1,0 +1,267 @@
+"""What the processes of a set reported, and the judge of the files that they leave. No code of the package is used.
+
+The judge reads the segments and the decision log by the words of Kafka's format.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.faults.harness.content import Mark, Verdict, mark_of
+from tests.support.oracle import HEADER, read_batch, whole_batches
+
+TRANSACTIONAL, CONTROL = 16, 32
+PARTITION_RECORD = 3
+REPLICA_STATE = "__replica_state-0"
+
+
+class Stored(NamedTuple):
+    """A data record in a file."""
+
+    offset: int
+    epoch: int
+    value: bytes
+    committed: bool
+
+
+@dataclass
+class Ledger:
+    """The reports of all processes of a history."""
+
+    acks: dict[tuple[int, int], Mark] = field(default_factory=dict)
+    shown: dict[tuple[int, int], tuple[int, bytes]] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    ending: dict[tuple[int, int], bool] = field(default_factory=dict)
+    ended: dict[tuple[int, int], bool] = field(default_factory=dict)
+    consumed: set[tuple[int, int]] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    _latest: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+
+    def take(self, reporter: int, note: tuple[Any, ...]) -> None:
+        """A note of a process."""
+        what, *content = note
+        getattr(self, f"_{what}")(reporter, *content)
+
+    def _failed(self, reporter: int, call: str, text: str) -> None:
+        self.failures[f"{call}: {text.partition(':')[0]}"] += 1
+        if "OutOfRange" in text or "AssertionError" in text:
+            self.violations.append(f"{call}: {text}")
+
+    def _acked(self, reporter: int, partition: int, found: Iterable[tuple[int, Mark]]) -> None:
+        for offset, mark in found:
+            known = self.acks.setdefault((partition, offset), mark := Mark(*mark))
+            if known != mark:
+                self.violations.append(f"two acknowledgements of partition {partition}, offset {offset}: {known} and {mark}")
+            self.counts["acknowledged"] += 1
+
+    def _ending(self, reporter: int, writer: int, turn: int, commit: bool) -> None:
+        self.ending[writer, turn] = commit
+
+    def _ended(self, reporter: int, writer: int, turn: int, commit: bool) -> None:
+        self.ended[writer, turn] = commit
+        self.counts["transactions"] += 1
+
+    def _rows(self, reporter: int, isolation: str, rows: Iterable[tuple[int, int, int, bytes]], ends: Mapping[int, int]) -> None:
+        self._see(reporter, rows)
+        for partition, end in ends.items():
+            last = self._latest.get((reporter, partition), (-1, -1, 0))
+            if end < last[2]:
+                self.violations.append(f"{isolation}: the end of partition {partition} fell from {last[2]} to {end}")
+            self._latest[reporter, partition] = (last[0], last[1], max(end, last[2]))
+            self.ends[partition] = max(self.ends.get(partition, 0), end)
+
+    def _see(self, reporter: int, rows: Iterable[tuple[int, int, int, bytes]]) -> None:
+        for partition, offset, epoch, value in rows:
+            self.counts["records_read"] += 1
+            before, highest, end = self._latest.get((reporter, partition), (-1, -1, 0))
+            if offset <= before:
+                self.violations.append(f"reader {reporter} of partition {partition} got {offset} after {before}")
+            if epoch < highest:
+                self.violations.append(
+                    f"reader {reporter} of partition {partition} got epoch {epoch} after {highest} at {offset}"
+                )
+            self._latest[reporter, partition] = (offset, max(epoch, highest), end)
+            known = self.shown.setdefault((partition, offset), (epoch, value))
+            if known != (epoch, value):
+                both = f"{_told(*known)} and {_told(epoch, value)}"
+                self.violations.append(f"two records were read at partition {partition}, offset {offset}: {both}")
+
+    def _consumed(self, reporter: int, rows: Iterable[tuple[int, int, int, bytes]]) -> None:
+        for partition, offset, epoch, value in rows:
+            self.consumed.add((partition, offset))
+            known = self.shown.setdefault((partition, offset), (epoch, value))
+            if known != (epoch, value):
+                self.violations.append(f"the group got another record than a reader at partition {partition}, offset {offset}")
+
+    # ---- the files -------------------------------------------------------------------------------
+
+    def judge(self, directories: Mapping[int, Path], topic: str, partitions: int) -> Verdict:
+        """The files of all directories, when every process has ended and every replica is in sync."""
+        verdict = Verdict(len(self.acks), self.counts["records_read"], list(self.violations))
+        bad = verdict.violations.append
+        if self.violations:
+            return verdict  # the set may not be level
+        seen: dict[Mark, tuple[int, int]] = {}
+        whole: dict[tuple[int, int], list[bool]] = {}
+        for number in range(partitions):
+            logs = {node: log_bytes(path / f"{topic}-{number}") for node, path in directories.items()}
+            first = next(iter(logs.values()))
+            for problem in unequal(logs):
+                bad(f"partition {number}: {problem}")
+            found: dict[int, Stored] = {}
+            for problem in self._read(first, found):
+                bad(f"partition {number}: {problem}")
+            latest: dict[int, int] = {}
+            for row in found.values():
+                mark = mark_of(row.value)
+                if mark is None:
+                    bad(f"partition {number}: offset {row.offset} is no value of ours")
+                    continue
+                if mark in seen:
+                    bad(f"{mark} is at {seen[mark]} and again at {(number, row.offset)}")
+                seen[mark] = (number, row.offset)
+                if latest.get(mark.writer, -1) >= mark.number:
+                    bad(f"partition {number}: writer {mark.writer} has {mark.number} after {latest[mark.writer]}")
+                latest[mark.writer] = mark.number
+                if row.committed and (number, row.offset) not in self.consumed:
+                    bad(f"the group never got partition {number}, offset {row.offset}")
+                if mark.writer >= TRANSACTIONS:
+                    whole.setdefault((mark.writer, mark.number // partitions), []).append(row.committed)
+            for (at, offset), (epoch, value) in self.shown.items():
+                there = found.get(offset)
+                if at == number and (there is None or (there.epoch, there.value) != (epoch, value)):
+                    now = _told(there.epoch, there.value) if there is not None else "nothing"
+                    bad(f"partition {number}, offset {offset}: {_told(epoch, value)} was read; now {now}")
+            for (at, offset), mark in self.acks.items():
+                there = found.get(offset)
+                if at == number and (there is None or mark_of(there.value) != mark):
+                    now = _told(there.epoch, there.value) if there is not None else "nothing"
+                    bad(f"acknowledged {mark} at partition {number}, offset {offset} is at {seen.get(mark)}; now {now} is there")
+            if max(found, default=-1) + 1 + 1000 < self.ends.get(number, 0):
+                bad(f"partition {number} ends far below the end {self.ends[number]} that a reader saw")
+        self._judge_transactions(whole, partitions, bad)
+        for problem in two_leaders(directories):
+            bad(problem)
+        return verdict
+
+    def _judge_transactions(self, whole: Mapping[tuple[int, int], list[bool]], partitions: int, bad: Any) -> None:
+        for place, found in whole.items():
+            if len(set(found)) > 1 or (found[0] and len(found) != partitions):
+                bad(f"transaction {place} is committed in a part only: {found}")
+            if found[0] and place not in self.ending:
+                bad(f"transaction {place} is committed without a request")
+            if found[0] and not self.ending.get(place, True):
+                bad(f"transaction {place} is committed, but was to be aborted")
+        for place, commit in self.ended.items():
+            found = whole.get(place, [])
+            if commit != (bool(found) and all(found)):
+                bad(f"transaction {place} was {'committed' if commit else 'aborted'}, and is {found}")
+
+    def _read(self, data: bytes, found: dict[int, Stored]) -> Iterator[str]:
+        """The records of a log, and what is wrong with it."""
+        batches = whole_batches(data)
+        if sum(map(len, batches)) != len(data):
+            yield f"{len(data) - sum(map(len, batches))} bytes after the last whole batch"
+        following, last_epoch = 0, -1
+        pending: dict[tuple[int, int], list[Stored]] = {}
+        for raw in batches:
+            base, _, epoch, _, _, attributes, delta, _, _, producer, _, _, _ = HEADER.unpack_from(raw)
+            if base != following:
+                yield f"offset {base} where {following} was due"
+            if epoch < last_epoch:
+                yield f"epoch {epoch} after {last_epoch} at offset {base}"
+            following, last_epoch = base + delta + 1, epoch
+            rows = read_batch(raw)
+            if attributes & CONTROL:
+                commits = struct.unpack_from(">hh", rows[0].key or b"\0\0\0\0")[1] == 1
+                for row in pending.pop((producer, 0), []):
+                    found[row.offset] = row._replace(committed=commits)
+                continue
+            plain = not attributes & TRANSACTIONAL
+            for each in rows:
+                stored = Stored(each.offset, epoch, each.value or b"", plain)
+                found[each.offset] = stored
+                if not plain:
+                    pending.setdefault((producer, 0), []).append(stored)
+
+
+TRANSACTIONS = 100  # from this number on a writer writes transactions
+
+
+def _told(epoch: int, value: bytes) -> str:
+    return f"{mark_of(value)} of epoch {epoch}"
+
+
+def log_bytes(directory: Path) -> bytes:
+    """The bytes of all segments of a partition."""
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def unequal(logs: Mapping[int, bytes]) -> Iterator[str]:
+    """Directories whose logs differ."""
+    first, data = next(iter(logs.items()))
+    for node, other in logs.items():
+        if other != data:
+            at = next(
+                (at for at, (one, two) in enumerate(zip(data, other, strict=False)) if one != two), min(len(data), len(other))
+            )
+            yield f"nodes {first} and {node} differ at byte {at}, of {len(data)} and {len(other)}"
+
+
+# ---- the decision log ------------------------------------------------------------------------------
+
+
+class Led(NamedTuple):
+    """A decision about a partition."""
+
+    place: tuple[bytes, int]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+
+
+def decisions(directory: Path) -> list[Led]:
+    """The partitions' records in a copy of the decision log."""
+    rows = [row for raw in whole_batches(log_bytes(directory / REPLICA_STATE)) for row in read_batch(raw)]
+    return [_partition_record(row.value) for row in rows if row.value and row.value[1] == PARTITION_RECORD]
+
+
+def _partition_record(value: bytes) -> Led:
+    """Kafka's PartitionRecord: frame version, type, version; the fields of version 0 come first, the tagged fields last."""
+    at = 3
+    number, topic = struct.unpack_from(">i16s", value, at)
+    at += 20
+    arrays = []
+    for _ in range(4):  # replicas, isr, removing, adding
+        count, shift = 0, 0
+        while True:
+            byte = value[at]
+            at += 1
+            count |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        arrays.append(struct.unpack_from(f">{count - 1}i", value, at))
+        at += 4 * (count - 1)
+    leader, epoch, change = struct.unpack_from(">iii", value, at)
+    return Led((topic, number), leader, epoch, change, arrays[1])
+
+
+def two_leaders(directories: Mapping[int, Path]) -> Iterator[str]:
+    """Epochs with two leaders, and decisions of one number that differ."""
+    leaders: dict[tuple[Any, int], int] = {}
+    numbers: dict[tuple[Any, int], Led] = {}
+    for node, path in directories.items():
+        for led in decisions(path):
+            if led.leader >= 0 and leaders.setdefault((led.place, led.leader_epoch), led.leader) != led.leader:
+                yield f"node {node}: epoch {led.leader_epoch} of {led.place} has the leaders {led.leader} and another"
+            if numbers.setdefault((led.place, led.partition_epoch), led) != led:
+                yield f"node {node}: two decisions of the number {led.partition_epoch}: {led}"
