@@ -1,6 +1,6 @@
 """Logs and counts the changes of leaders and ISRs that this process decides, and the bytes that it copies.
 
-REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO line, with old and new
+REPLICAEVENT-1  the process that decides a change of a leader, an ISR or an assignment logs one INFO line. It has old and new
     values and the reason. A new partition, an installation, and a decision whose result is not known have none
 REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an election by its new leader epoch. A refused
     change of the ISR is a failed update
