@@ -47,7 +47,7 @@ def test_a_partition_without_copies_moves_to_another_directory(tmp_path: Path) -
 
 
 def test_a_reassignment_changes_the_number_of_replicas(tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
+    with opened(tmp_path, auto_leader_rebalance_enable=False) as log:
         log.create_topic("t", assignment={0: [1]})
         wanted = filled(log)
         moved(log, {T0: [2, 3, 1]})

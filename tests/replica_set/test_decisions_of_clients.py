@@ -1,0 +1,56 @@
+"""Decisions about transactions and groups in replicated internal topics: made at the log end, acted on after their commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlog.replica_set.replicated_partition import ReplicatedPartition
+from tests.support.replica_moves import opened, values
+from tests.support.replica_partitions import a_set
+from tests.support.stamped_batches import run_of
+
+
+def test_a_decision_sees_records_that_are_not_committed(tmp_path: Path) -> None:
+    with a_set(tmp_path, processes=2) as (_, [process, other]):
+        process.partition.append(run_of(b"of a process that was killed before the commit"), all_in_sync=False)
+        assert not len(other.partition.fetch(0).batches)
+        with other.partition.exclusive():
+            assert other.partition.fetch(0).next_offset == 1
+        assert other.partition.fetch(0).next_offset == other.partition.bounds().high_watermark == 1
+
+
+def test_a_reader_of_decisions_waits_for_their_commit(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"), all_in_sync=False)
+        process.partition.confirm(1)
+        assert process.partition.bounds().high_watermark == 1
+        assert process.published(2).log_end == process.published(3).log_end == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_registration_is_committed_before_the_first_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    with opened(tmp_path, transaction_state_log_num_partitions=1) as log:
+        log.create_topic("t", partitions, replication_factor=3)
+        appended, append = list[tuple[int, int]](), ReplicatedPartition.append
+
+        def watched(self: ReplicatedPartition, *arguments: Any, **options: Any) -> Any:
+            if self.topic == "t":
+                bounds = log._engine.partition("__transaction_state", 0).bounds()
+                appended.append((bounds.high_watermark, bounds.log_end))
+            return append(self, *arguments, **options)
+
+        monkeypatch.setattr(ReplicatedPartition, "append", watched)
+        with log.producer(transactional_id="x", linger_ms=0) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for number in range(6):
+                producer.send("t", b"%d" % number, partition=number % partitions)
+            producer.commit_transaction()
+        assert appended
+        assert all(high_watermark == log_end for high_watermark, log_end in appended), appended
+        assert len(values(log)) == 6
