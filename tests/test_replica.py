@@ -103,7 +103,8 @@ def test_a_record_that_is_only_in_the_leader_is_not_acknowledged(tmp_path: Path)
         log.create_topic("t", assignment={0: [1, 2]})
         with log.producer(linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=300) as producer:
             producer.send("t", b"first").result(20)
-            (tmp_path / "d2").rename(tmp_path / "removed")
+            follower = 3 - log._engine.partition("t", 0).node
+            (tmp_path / f"d{follower}").rename(tmp_path / "removed")
             late = producer.send("t", b"second")
             several = producer.send_batch("t", [b"third", b"fourth"])
             for future in (late, several):

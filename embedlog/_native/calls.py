@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native import _core
+from embedlog.errors import CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -73,6 +74,7 @@ __all__ = [
     "truncate",
     "unlink",
     "unlock",
+    "walk_headers",
     "wall_ms",
 ]
 
@@ -396,3 +398,18 @@ def read_slot(fd: int, lock_at: int, position: int, guard_at: int) -> tuple[int,
     entry = ffi.new(f"uint8_t[{SLOT_BYTES}]")
     code = int(lib.el_slot_read(fd, lock_at, position, guard_at, entry))
     return code, bytes(ffi.buffer(entry))
+
+
+def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1) -> tuple[int, int]:
+    """BATCH rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte after them).
+
+    Bodies are not read. Raises CorruptRecordError if they are no chain of batches of magic 2, and StorageError.
+    """
+    end = ffi.new("int64_t *")
+    rows = ffi.from_buffer("el_batch[]", batches)
+    count = int(lib.el_walk_headers(fd, base, position, size, rows, len(batches), end))
+    if count == lib.EL_ECORRUPT:
+        raise CorruptRecordError("batch headers do not form a chain", position=position)
+    if count < 0:
+        raise StorageError("cannot read a segment", errno=errno_of(count))
+    return count, int(end[0])

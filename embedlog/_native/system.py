@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native.calls import *  # noqa: F403  (`system` exports the names of `calls`)
 from embedlog._native.calls import TIMED_OUT, boot_ns, errno_of, facts, ffi, lib
-from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.errors import StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -387,21 +387,6 @@ class Writer:
 
     def end(self, broken: bool) -> None:
         lib.el_append_end(self.raw, broken)
-
-
-def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1) -> tuple[int, int]:
-    """BATCH rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte after them).
-
-    Bodies are not read. Raises CorruptRecordError if they are no chain of batches of magic 2, and StorageError.
-    """
-    end = ffi.new("int64_t *")
-    rows = ffi.from_buffer("el_batch[]", batches)
-    count = int(lib.el_walk_headers(fd, base, position, size, rows, len(batches), end))
-    if count == lib.EL_ECORRUPT:
-        raise CorruptRecordError("batch headers do not form a chain", position=position)
-    if count < 0:
-        raise StorageError("cannot read a segment", errno=errno_of(count))
-    return count, int(end[0])
 
 
 # ---- tailing --------------------------------------------------------------------------------------

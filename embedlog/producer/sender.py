@@ -18,7 +18,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 RUN_BYTES = 4 << 20  # batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
-FLUSH_NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
 JITTER = 0.2  # of the pause between attempts, as in Kafka
 
 # Transient errors: a full disk or an I/O error, or a lack of resources of this process
@@ -161,27 +160,7 @@ class Sender:
                 target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
         if target.check_due():
             self._check_topic(target)
-        self._open_direct(target)
-
-    def _open_direct(self, target: QueueTarget) -> None:
-        """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
-        partition = target.partition
-        direct = partition.direct_target if partition is not None and self.appender.direct else None
-        writer, config = (None, target.topic_target.config) if direct is None else (direct.writer, direct.config)
-        followers = None if direct is None else direct.followers
-        accepted = config.min_insync_replicas <= 1 if followers is None else self.appender.repeatable
-        usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and accepted
-        if direct is None or writer is None or not usual:
-            target.direct = None
-            target.queue.disable_inline()
-        elif target.direct != (id(writer), id(config), id(direct)):
-            target.direct = (id(writer), id(config), id(direct))
-            append, raw = direct.addresses
-            limits = config.flush_ms, config.batch_limit
-            target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers)
-            target.followed = followers is not None
-            if target.followed:
-                target.queue.seen = target.seen = -1  # it may be the slot of another leader (REPLICA-16)
+        target.open_direct(self.appender)
 
     def _begin(self, target: QueueTarget) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
     from embedlog.config.topic import ProducerConfig, TopicConfig
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.log_context import AppendProgress
+    from embedlog.partition.log_context import AppendProgress, DirectTarget
+    from embedlog.producer.idempotence import Appender
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
+FLUSH_NEVER = 2**63 - 1  # flush.messages when no append waits for a sync
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 
 
@@ -67,6 +69,25 @@ class QueueTarget:
             return False
         self._checked_ns = now_ns
         return True
+
+    def open_direct(self, appender: Appender) -> None:
+        """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
+        direct: DirectTarget | None = self.partition.direct_target if self.partition is not None and appender.direct else None
+        writer, config = (None, self.topic_target.config) if direct is None else (direct.writer, direct.config)
+        followers = None if direct is None else direct.followers
+        accepted = config.min_insync_replicas <= 1 if followers is None else appender.repeatable
+        usual = not self.topic_target.codec and config.flush_messages == FLUSH_NEVER and accepted
+        if direct is None or writer is None or not usual:
+            self.direct = None
+            self.queue.disable_inline()
+        elif self.direct != (id(writer), id(config), id(direct)):
+            self.direct = (id(writer), id(config), id(direct))
+            append, raw = direct.addresses
+            limits = config.flush_ms, config.batch_limit
+            self.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers)
+            self.followed = followers is not None
+            if self.followed:
+                self.queue.seen = self.seen = -1  # it may be the slot of another leader (REPLICA-16)
 
     def update_ratio(self, before: int, after: int) -> None:
         """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
