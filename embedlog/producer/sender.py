@@ -160,7 +160,7 @@ class Sender:
                 target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
         if target.check_due():
             self._check_topic(target)
-        target.open_direct(self.appender)
+        target.open_direct(allowed=self.appender.direct, repeatable=self.appender.repeatable)
 
     def _begin(self, target: QueueTarget) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""

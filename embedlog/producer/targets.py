@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from embedlog.config.topic import ProducerConfig, TopicConfig
     from embedlog.format.record_batch import EncodedRun, Stamp
     from embedlog.partition.log_context import AppendProgress, DirectTarget
-    from embedlog.producer.idempotence import Appender
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
 FLUSH_NEVER = 2**63 - 1  # flush.messages when no append waits for a sync
@@ -70,12 +69,15 @@ class QueueTarget:
         self._checked_ns = now_ns
         return True
 
-    def open_direct(self, appender: Appender) -> None:
-        """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
-        direct: DirectTarget | None = self.partition.direct_target if self.partition is not None and appender.direct else None
+    def open_direct(self, *, allowed: bool, repeatable: bool) -> None:
+        """Enable direct appends by callers, unless each append needs more work: compression, or a sync.
+
+        `repeatable`: a run whose result is unknown may be appended again, which an append to several directories needs.
+        """
+        direct: DirectTarget | None = self.partition.direct_target if self.partition is not None and allowed else None
         writer, config = (None, self.topic_target.config) if direct is None else (direct.writer, direct.config)
         followers = None if direct is None else direct.followers
-        accepted = config.min_insync_replicas <= 1 if followers is None else appender.repeatable
+        accepted = config.min_insync_replicas <= 1 if followers is None else repeatable
         usual = not self.topic_target.codec and config.flush_messages == FLUSH_NEVER and accepted
         if direct is None or writer is None or not usual:
             self.direct = None
