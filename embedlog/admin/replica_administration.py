@@ -69,12 +69,15 @@ class ReplicaAdministration:
         return self._changeable_set().growth.add(location.checked(path), rack, replicas=replicas, voter=voter)
 
     def retire_directory(self, node: int, *, force: bool = False) -> None:
-        """Remove a directory from the set. Its partitions must have been reassigned; it is a log of its own then.
+        """Move all replicas off a directory, then remove it from the set; it is a log of its own then.
+
+        Replicas move to other directories, as by `reassign`. If that takes more than a minute, ReplicaSetError is raised, the
+        housekeeper continues, and a later call completes it. Topics keep their number of replicas.
 
         `force` removes a lost directory with all its replicas, by a majority of the other voters alone. Of two directories the
         other one continues. Records that only the lost directory has are gone, and it is refused if it
         comes back.
-        Raises ReplicaSetError while partitions have replicas in it, and if it is the only one; NotEnoughDirectoriesError.
+        Raises ReplicaSetError if too few directories would remain, and for the only voter; NotEnoughDirectoriesError.
         """
         if type(node) is not int:
             raise TypeError(f"a node is an int, not {type(node).__name__}")

@@ -4,8 +4,9 @@ GROWTH-1  the files of a new directory get its number, its ids and the members f
     log level and adds it, on a majority of the old and of the new voters (QUORUM-6)
 GROWTH-2  an addition that was interrupted is repeated with the same path. It keeps the number and the ids of the directory,
     unless another directory got the number meanwhile
-GROWTH-3  a directory is retired after no partition names it. The decision comes first; then the remaining directories record
-    their members. The retired one loses the file of its members, if it is reached: it is a log of its own then
+GROWTH-3  a directory is retired after its replicas were moved off it, so that no partition names it. The decision comes first.
+    Then the remaining directories record their members. The retired one loses the file of its members, if it is reached: it is
+    a log of its own then
 GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a majority. It begins another
     generation of the set, so that the retired directory is refused for ever, with everything that it holds
 GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be placed
@@ -19,30 +20,35 @@ import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError
 from embedlog.replica_set import member_directories, registration, set_up
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.membership import Found, Member, Membership
-from embedlog.replication.events import Event, ForceRetire, Retire
+from embedlog.replica_set.moves import move_off
+from embedlog.replica_set.refusals import error_of
+from embedlog.replication.events import Event, ForceRetire, Refusal, Retire
 from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_bytes, new_id, write_meta
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
+    from embedlog.replica_set.assignments import Assignments
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
 
+MOVE_S: Final = 60  # for the copies of replicas that leave a directory
+
 
 class SetGrowth:
     """Additions and retirements of directories of an open set. Threads: any."""
 
-    def __init__(self, members: SetMembers, config: LogConfig) -> None:
-        self._members, self._config = members, config
+    def __init__(self, members: SetMembers, assignments: Assignments, config: LogConfig) -> None:
+        self._members, self._assignments, self._config = members, assignments, config
 
     # ---- growth ----------------------------------------------------------------------------------
 
@@ -124,7 +130,7 @@ class SetGrowth:
     # ---- retirement ------------------------------------------------------------------------------
 
     def retire(self, node: int, *, force: bool) -> None:
-        """Remove a directory from the set. Raises ReplicaSetError while partitions name it, NotEnoughDirectoriesError."""
+        """Remove a directory from the set, after its replicas. Raises the errors of `move_off`, NotEnoughDirectoriesError."""
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         decisions = self._members.decisions
         state = decisions.hint() if force else decisions.settle(deadline_ns)
@@ -138,7 +144,10 @@ class SetGrowth:
             state = decisions.force(forced, deadline_ns, reason=f"node {node} is retired by force")
             logger.warning("node %d was retired by force: what only it holds is lost", node)
         else:
-            _check_unused(state, node)
+            if state.voters == (node,):
+                raise error_of(Refusal.LAST_VOTER)
+            usable = [each.node for each in self._members.directories if each.problem is None and each.node in state.usable()]
+            move_off(decisions, self._assignments, node, usable, files.deadline_after(MOVE_S))
             state = decisions.decide(lambda state: Retire(node), deadline_ns, reason=f"node {node} is retired").state
             logger.info("node %d left the set", node)
         path = next((each.path for each in self._members.opened() if each.node == node), None)
@@ -171,17 +180,6 @@ def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -
         raise ReplicaSetError(
             "either all directories of a set have a rack, or none", paths=[os.fspath(path)], found=rack,
             expected="no rack" if others == {True} else "a rack",
-        )  # fmt: skip
-
-
-def _check_unused(state: State, node: int) -> None:
-    """Raises ReplicaSetError while a partition has a replica in the directory."""
-    used = [each for each in state.partitions.values() if node in each.replicas]
-    if used:
-        names = sorted({state.topics[each.topic_id].name for each in used})
-        raise ReplicaSetError(
-            "partitions have replicas in the directory: reassign them first",
-            expected="no partition", found=f"{len(used)} partitions of {', '.join(names[:5])}", paths=[state.nodes[node].path],
         )  # fmt: skip
 
 

@@ -43,7 +43,6 @@ class ReplicaSet:
         self._partitions: dict[Place, ReplicatedPartition] = {}
         self.events = ReplicaEvents(lambda: self.members.log_directories())
         self.members = SetMembers(make, config, read_only=read_only, observer=self.events.observe)
-        self.growth = SetGrowth(self.members, config)
 
     def open(self, checked: CheckedSet, racks: Mapping[str, str | None] | None = None) -> None:
         """Open the directories, register them, and read the decisions. Raises the errors of `SetMembers.open`.
@@ -54,6 +53,7 @@ class ReplicaSet:
         self.directories, self.decisions = self.members.directories, self.members.decisions
         self.topics = SetTopics(self.decisions.hint)
         self.assignments = Assignments(self)
+        self.growth = SetGrowth(self.members, self.assignments, self._config)
         voters = self.decisions.hint().voters
         if not checked.is_registered and len(voters) == 2:
             logger.info(

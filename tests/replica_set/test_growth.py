@@ -184,15 +184,44 @@ def test_a_prepared_directory_is_added_by_the_next_opening(tmp_path: Path) -> No
 # ---- retirement ------------------------------------------------------------------------------------------
 
 
-def test_a_directory_with_replicas_is_not_retired(tmp_path: Path) -> None:
+def test_a_directory_is_not_retired_if_too_few_would_remain(tmp_path: Path) -> None:
     made(tmp_path)
     with opened(tmp_path) as log:
-        with pytest.raises(ReplicaSetError, match="reassign") as refused:
+        with pytest.raises(ReplicaSetError, match="too few directories") as refused:
             retire(log, 2)
-        assert "t" in str(refused.value)
+        assert " t" in str(refused.value)
         with pytest.raises(ReplicaSetError):
             retire(log, 7)
         assert nodes(log) == [1, 2, 3]
+        assert not any(each.leaving for each in log._engine.set.decisions.hint().nodes.values())
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_the_replicas_of_a_retired_directory_move_to_others(tmp_path: Path, node: int) -> None:
+    with opened(tmp_path, 4) as log:
+        log.create_topic("t", assignment={0: [1, 2], 1: [2, 3], 2: [3, 1]})
+        log.create_topic("u", assignment={0: [2], 1: [1]})
+        for partition in range(3):
+            send(log, b"%d" % partition, partition=partition)
+        with log.producer() as producer:
+            assert [producer.send("u", b"one copy", partition=number).result(30).offset for number in (0, 1)] == [0, 0]
+        with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+            found = 0
+            while found < 3:
+                found += len(consumer.poll(10))
+            consumer.commit()
+        retire(log, node)
+        state = log._engine.set.decisions.hint()
+        assert node not in state.nodes
+        assert all(node not in each.replicas for each in state.partitions.values())
+        assert {len(each.replicas) for each in state.partitions.values() if state.topics[each.topic_id].name == "t"} == {2}
+        assert values(log) == [b"0", b"1", b"2"]
+        assert [record.value for record in log.scan("u").records()] == [b"one copy"] * 2
+        assert log.describe_group("g").lag == 0
+    remaining = [path for path in paths(tmp_path, 4) if path.name != f"d{node}"]
+    with embedlog.open(remaining, config=QUIET) as log:
+        send(log, b"3")
+        assert values(log) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_set_returns_to_one_directory(tmp_path: Path) -> None:

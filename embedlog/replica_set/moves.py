@@ -1,0 +1,74 @@
+"""This module moves all replicas off a directory before it is retired.
+
+MOVE-1  the directory takes no new replicas first. Then one decision reassigns its partitions
+MOVE-2  each replica is replaced by one in the usable directory with the fewest of them. A partition keeps the number of its
+    replicas
+MOVE-3  only internal topics get fewer replicas, if too few directories remain: their number follows that of the directories
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from embedlog._native import system
+from embedlog.errors import ReplicaSetError
+from embedlog.replication.events import Retire
+from embedlog.topic import is_internal
+from embedlog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.replica_set.assignments import Assignments
+    from embedlog.replica_set.decision_log import DecisionLog
+    from embedlog.replication.records import Partition
+    from embedlog.replication.state import State
+
+
+def targets(state: State, node: int, usable: Collection[int]) -> dict[TopicPartition, list[int]]:
+    """The replicas of each partition without a node (MOVE-2). Raises ReplicaSetError if too few directories remain."""
+    held = Counter(other for each in state.partitions.values() for other in each.replicas)
+    found: dict[TopicPartition, list[int]] = {}
+    for place, each in sorted(state.partitions.items()):
+        wanted = [other for other in each.replicas if other not in each.removing]
+        if node not in wanted:
+            continue
+        name, free = state.topics[place[0]].name, [other for other in usable if other != node and other not in wanted]
+        if not free and (len(wanted) == 1 or not is_internal(name)):
+            raise ReplicaSetError(
+                f"too few directories would remain for the replicas of {name}: add one, or reassign the topic to fewer",
+                expected=f"more than {len(wanted) - 1} directories", found=len(usable), paths=[state.nodes[node].path],
+            )  # fmt: skip
+        new = [min(free, key=lambda other: (held[other], other))] if free else []
+        held.update(new)
+        at = wanted.index(node)
+        found[TopicPartition(name, place[1])] = [*wanted[:at], *new, *wanted[at + 1 :]]
+    return found
+
+
+def move_off(decisions: DecisionLog, assignments: Assignments, node: int, usable: Collection[int], deadline_ns: int) -> None:
+    """Move all replicas off a directory. Raises ReplicaSetError if that is impossible, or not done before the deadline."""
+    state = decisions.settle(deadline_ns)
+    if not _held(state, node):
+        return
+    wanted = targets(state, node, usable)
+    if not state.nodes[node].leaving:
+        decisions.decide(lambda state: Retire(node), deadline_ns)
+    if wanted:
+        assignments.reassign(wanted)
+    while left := _held(state := decisions.hint(), node):
+        for each in left:
+            name = state.topics[each.topic_id].name
+            assignments.tend((each.topic_id, each.number), name, lambda: system.boot_ns() >= deadline_ns)
+        if system.boot_ns() >= deadline_ns:
+            names = sorted({state.topics[each.topic_id].name for each in left})
+            raise ReplicaSetError(
+                "the replicas of the directory are still being moved: the housekeeper continues, call this again later",
+                expected="no partition", found=f"{len(left)} partitions of {', '.join(names[:5])}",
+                paths=[state.nodes[node].path],
+            )  # fmt: skip
+    assignments.clear()
+
+
+def _held(state: State, node: int) -> list[Partition]:
+    return [each for each in state.partitions.values() if node in each.replicas]
