@@ -1,10 +1,10 @@
 """This module moves leaders and replicas between the directories of a set, as callers and settings ask.
 
-ASSIGNMENT-1  a reassignment is decided, then the added replicas copy and join as every replica outside the ISR does
-ASSIGNMENT-2  after the whole target has joined, one decision finishes it. It is installed before a replica is removed
+SETMOVE-1  a reassignment is decided, then the added replicas copy and join as every replica outside the ISR does
+SETMOVE-2  after the whole target has joined, one decision finishes it. It is installed before a replica is removed
     (REPLICA-24)
-ASSIGNMENT-3  every step is found again in the decisions and the directories: any process continues after a stop
-ASSIGNMENT-4  before the leader changes on request, its ISR copies what it has: an election loses no record of `acks=1` that was
+SETMOVE-3  every step is found again in the decisions and the directories: any process continues after a stop
+SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no record of `acks=1` that was
     there before
 """
 
@@ -105,7 +105,7 @@ class Assignments:
         return replicas.leader(self._set.deadline()).node
 
     def _commit(self, replicas: PartitionReplicas) -> None:
-        """ASSIGNMENT-4."""
+        """SETMOVE-4."""
         with suppress(LeaderChanged, EmbedlogError):
             leader = replicas.leader(self._set.deadline())
             replicas.commit(leader, leader.partition.published().log_end, self._set.deadline())
@@ -216,7 +216,7 @@ class Assignments:
         self.advance(place, topic)
 
     def advance(self, place: Place, topic: str) -> bool:
-        """Finish the reassignment of a partition if its target is in the ISR (ASSIGNMENT-2); True if it is finished now."""
+        """Finish the reassignment of a partition if its target is in the ISR (SETMOVE-2); True if it is finished now."""
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or not (decided.adding or decided.removing):
             return False
@@ -240,7 +240,7 @@ class Assignments:
         return True
 
     def clear(self) -> None:
-        """Remove the replicas of this set's topics that no decision names (ASSIGNMENT-2), in the directories of this process."""
+        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the directories of this process."""
         state = self._set.decisions.hint()
         if state is self._cleared:
             return

@@ -153,6 +153,36 @@ def test_a_directory_that_hangs_is_described_as_failed_and_is_not_called_again(
         assert states(log.replicas()) == {1: "live", 2: "live", 3: "live"}
 
 
+def test_copies_of_the_decision_log_that_hang_leave_the_last_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        sent(log, 2)
+        describer = log._describer
+        assert isinstance(describer, ReplicaDescriber)
+        describer._answers, go_on = Answers(timeout_s=1.0), threading.Event()
+        monkeypatch.setattr(describer._set.decisions, "view", lambda: go_on.wait(PATIENT_S))
+        try:
+            found = log.replicas()
+            assert [(each.topic, each.leader, sorted(each.isr)) for each in found.partitions] == [
+                ("t", 1, [1, 2, 3]), ("t", 2, [1, 2, 3]),
+            ]  # fmt: skip
+            assert found.term == 1
+        finally:
+            monkeypatch.undo()
+            go_on.set()
+        assert describer._answers._hanging[-1].ended(PATIENT_S)
+
+
+def test_metrics_of_a_reader(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        created(log)
+        with opened(tmp_path, read_only=True) as reader:
+            sent(log, 1)
+            assert reader.metrics()["PartitionCount"] == log.metrics()["PartitionCount"] == 6
+            assert reader.metrics()["ReplicationBytesInPerSec"]["Count"] == 0
+            assert log.metrics()["ReplicationBytesInPerSec"]["Count"] > 0
+
+
 def test_errors_of_the_process_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
 
