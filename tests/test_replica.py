@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.partition.log_context import AppendProgress
 from embedlog.replication.events import Refusal
+from tests.support.transactional_producers import TOPIC, begun, committed
 
 QUIET = {"housekeeping": False}
 
@@ -341,3 +343,28 @@ def test_an_election_is_made_alone_if_the_others_are_refused(tmp_path: Path, mon
             producer.send("t", b"after", partition=lost[0]).result(20)
             assert sizes[:2] == [2, 1]
         assert len(values(log)) == 7
+
+
+def fail_after_append(leader: object, end: int, deadline_ns: int) -> int:
+    raise embedlog.NotEnoughReplicasAfterAppendError("not committed", offset=end - 1)
+
+
+def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append to a transaction fails before its commit; its repetition must not take the leader's log for enough."""
+    with opened(tmp_path) as log:
+        created(log, TOPIC, partitions=1)
+        writer = begun(log)
+        partition = log._engine.partition(TOPIC, 0)
+        for first in (True, False):
+            run = writer.prepare(b"first" if first else b"second")
+            progress = AppendProgress(run)
+            with monkeypatch.context() as patched:
+                patched.setattr(partition, "_together", lambda leader: None)
+                patched.setattr(partition._replicas, "commit", fail_after_append)
+                with pytest.raises(embedlog.NotEnoughReplicasAfterAppendError):
+                    writer.owner.append(partition, run, progress=progress)
+            assert partition.published().high_watermark <= progress.pieces[-1][0]
+            done = writer.owner.append(partition, run, progress=progress)
+            assert partition.published().high_watermark > done.last_offset
+        writer.commit()
+        assert committed(log) == [b"first", b"second"]

@@ -190,7 +190,7 @@ class Owner:
         Raises FencedError if this transaction is not open any more, and the errors of `Partition.append`.
         """
         where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
-        if progress is not None and progress.complete:  # done by `begin_in`
+        if progress is not None and progress.complete and not partition.replicated:  # done by `begin_in`
             done = _flushed(partition, progress.appended(), until)
         elif self._has_data_in(partition):
             done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress)
