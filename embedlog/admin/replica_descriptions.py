@@ -33,7 +33,7 @@ from embedlog.replication import state as states
 from embedlog.replication.events import Found, Seen
 from embedlog.replication.records import LOG, Partition
 from embedlog.replication.state import State
-from embedlog.storage import file_names
+from embedlog.storage import checkpoints, file_names
 from embedlog.storage.identity import read_meta
 
 if TYPE_CHECKING:
@@ -279,16 +279,21 @@ def describe_one(engine: Engine, topic: str | None = None) -> ReplicasDescriptio
     topics = {name: engine.topic(name) for name in names}
     places = [Place(name, number, each.id_bytes) for name, each in topics.items() for number in each.numbers]
     found = directory_view.observe(home, places)
-    partitions = [_only(node, place, found.positions.get(place)) for place in places]
+    partitions = [_only(node, place, found.positions.get(place), _epoch(engine, place)) for place in places]
     own = DirectoryDescription(node, str(engine.path), "live", holds=len(places), leads=len(places))
     return ReplicasDescription((own,), tuple(partitions), voters=(node,), observed_ms=system.wall_ms())
 
 
-def _only(node: int, place: Place, found: Position | None) -> ReplicatedPartitionDescription:
+def _epoch(engine: Engine, place: Place) -> int:
+    path = engine.path / file_names.partition_name(place.topic, place.number) / file_names.EPOCHS
+    return max(0, checkpoints.read_epochs(path).latest_epoch)
+
+
+def _only(node: int, place: Place, found: Position | None, epoch: int) -> ReplicatedPartitionDescription:
     online = states.PartitionState.ONLINE.value
     copy = ReplicaDescription(node, states.ReplicaState.ONLINE.value, in_sync=True, leads=True)
     return ReplicatedPartitionDescription(
-        place.topic, place.number, online, node, max(0, found.epoch) if found is not None else 0, 0, (node,), (node,),
+        place.topic, place.number, online, node, max(epoch, found.epoch if found is not None else 0), 0, (node,), (node,),
         high_watermark=None if found is None else found.high_watermark,
         copies=(_with_offsets(copy, found, found, {}, place),),
     )  # fmt: skip

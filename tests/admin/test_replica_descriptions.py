@@ -236,6 +236,9 @@ def test_one_directory_has_one_replica_of_each_partition(tmp_path: Path) -> None
             log.replicas("u")
     with embedlog.open(tmp_path, read_only=True) as log:
         assert [each.high_watermark for each in log.replicas().partitions] == [3, 0]
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n4 0\n")
+    with embedlog.open(tmp_path, read_only=True) as log:
+        assert [each.leader_epoch for each in log.replicas().partitions] == [4, 0]
 
 
 def test_the_table_the_html_and_the_dict_show_the_same(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 REPLICAPOSITION-1  nothing is changed, recovered or waited for. An open partition shows its mapped page; otherwise the page is
     mapped for one read, and counts only in this incarnation of the directory
-REPLICAPOSITION-2  without such a page, the checkpoints of the last orderly close count, unless the partition is marked dirty or a
-    broker has used the directory. Otherwise only a load knows the offsets
+REPLICAPOSITION-2  the checkpoints of the last orderly close count, unless the partition is marked dirty or a broker has used the
+    directory. A page is read only if it can show more. Without both only a load knows the offsets
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ def position(context: Context, place: Place, page: Page | None, noted: Checkpoin
     if page is not None and (found := _in_page(page)) is not None:
         return found
     path = context.root / file_names.partition_name(place.topic, place.number)
+    closed = None if context.foreign or files.exists(path / file_names.DIRTY) else _noted(place, noted)
+    if closed is not None and closed.high_watermark == closed.log_end:
+        return closed  # nothing was written since, and nothing was left to commit
     mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
     if mapped is not None:
         try:
@@ -70,9 +73,7 @@ def position(context: Context, place: Place, page: Page | None, noted: Checkpoin
                 return found
         finally:
             mapped.close()
-    if context.foreign or files.exists(path / file_names.DIRTY):
-        return None
-    return _noted(place, noted)
+    return closed
 
 
 def _in_page(page: Page) -> Position | None:
