@@ -141,6 +141,6 @@ class ReplicaAdministration:
 
 
 def _nodes(tp: TopicPartition, nodes: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(nodes, str | bytes) or not all(type(node) is int for node in nodes):
+    if not isinstance(nodes, Sequence) or isinstance(nodes, str | bytes) or not all(type(node) is int for node in nodes):
         raise InvalidReplicaAssignmentError(f"the target of {tp.topic}-{tp.partition}", expected="nodes", found=f"{nodes!r:.100}")
     return tuple(nodes)

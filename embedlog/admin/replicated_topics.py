@@ -6,7 +6,8 @@ REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decisi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
 from embedlog.admin import topics
@@ -31,13 +32,22 @@ class Replicas(NamedTuple):
     assignment: Mapping[int, Sequence[int]] | None
 
 
+ONE_COPY: Final = Replicas(1, None)
+
+
+@dataclass(frozen=True)
+class Planned(Topic):
+    """A topic that is being created, with its replicas."""
+
+    replicas: Replicas = ONE_COPY
+
+
 class ReplicatedTopicAdmin(TopicAdmin):
     """The administration of topics of a set. **Threads**: any; **processes**: decisions order them."""
 
     def __init__(self, engine: ReplicatedEngine) -> None:
         super().__init__(engine)
         self._set = engine.set
-        self._replicas: dict[str, Replicas] = {}
         self._registry = cast("Any", engine.set.topics)
 
     def _check_replicas(self, new: NewTopic, count: int) -> int:
@@ -56,14 +66,18 @@ class ReplicatedTopicAdmin(TopicAdmin):
                     f"the assignment of {new.name!r}", expected=f"partitions 0 to {len(assignment) - 1}", found=sorted(assignment)
                 )
             count = len(assignment)
-        default = self._engine.config.default_replication_factor
-        self._replicas[new.name] = Replicas(default if factor in (None, -1) else factor, assignment)
         return count
+
+    def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
+        topic, factor = super()._planned(new, settings), new.replication_factor
+        default = self._engine.config.default_replication_factor
+        replicas = Replicas(default if factor in (None, -1) else factor, new.assignment)
+        return Planned(topic.name, topic.topic_id, topic.partitions, topic.config, topic.state, replicas=replicas)
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = []
         for topic in planned:
-            factor, assignment = self._replicas.pop(topic.name)
+            factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
             if exist_ok and self._is_live(topic.name):
                 continue
             try:

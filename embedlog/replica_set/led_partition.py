@@ -2,8 +2,8 @@
 
 LEDPARTITION-1  a call that reads is repeated at the next leader if the directory of the present one fails
 LEDPARTITION-2  nothing is kept about a leader but its node and epoch; its page is read by each call
-LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its epoch, in no lower epoch than an
-    earlier call of this process (REPLICA-10). An append needs neither
+LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its epoch. The epoch is not lower
+    than for earlier calls of this process (REPLICA-10). An append needs neither
 """
 
 from __future__ import annotations

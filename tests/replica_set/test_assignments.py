@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,9 +75,17 @@ def test_a_reassignment_can_be_cancelled_and_replaced(tmp_path: Path) -> None:
         assert (partition_of(log, T0).replicas, partition_of(log, T1).replicas) == ((1,), (3,))
         assert not list((tmp_path / "d2").glob("t-?"))
         assert values(log) == wanted
-        for target in ([], [1, 1], [9]):
+        wrong: Any
+        for wrong in ([], [1, 1], [9], 1, "12", [None], [True]):
             with pytest.raises(embedlog.InvalidReplicaAssignmentError):
-                log.reassign({T0: target})
+                log.reassign({T0: wrong})
+        for wrong in ([T0], {"t": [1]}, {("t",): [1]}, None):
+            with pytest.raises(TypeError):
+                log.reassign(wrong)
+        for wrong in (0, -1, 1.5, True, 1 << 63):
+            with pytest.raises(ValueError, match="throttle"):
+                log.reassign({T0: [2]}, throttle=wrong)
+        assert log.reassignments() == {}
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             log.reassign({TopicPartition("t", 7): [1]})
 
