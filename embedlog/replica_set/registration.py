@@ -125,7 +125,7 @@ def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEv
 
     def make_event(state: State, offset: int) -> Event:
         # A stop after a forced retirement may leave the earlier generation in a directory that the decision log has.
-        generation = state.generation if own.node in state.nodes else own.cluster_generation
+        generation = max(own.cluster_generation, state.generation) if own.node in state.nodes else own.cluster_generation
         identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
         if own.node in state.nodes:
             found = found_state(each, state)
