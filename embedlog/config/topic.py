@@ -34,7 +34,7 @@ CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 _TIERED = "there is no tiered storage"
 _LEGACY = "Kafka 4 removed it: only record format 2 is written"
-_ONE_COPY = "there are no replicas yet: no other directory can become the leader"
+_ONE_COPY = "an unclean election is requested by a call: elect(…, unclean=True)"
 _NO_SHARE = "there are no share groups"
 _INTERNAL = "Kafka uses it in its own tests"
 _NO_SERVER = "there is no server"
@@ -130,10 +130,10 @@ class TopicConfig(Options):
         unit="ms", low=0,
     )
     min_insync_replicas: int = option(
-        1, "With `acks=all`, an append is refused if fewer directories are in sync. There are no replicas yet, so 2 or more"
-        " refuse all (`NotEnoughReplicasError`); `acks=1`, `acks=0` and appends of the log itself are accepted.",
+        1, "With `acks=all`, an append is refused if fewer directories are in sync (`NotEnoughReplicasError`). `acks=1` and"
+        " `acks=0` are accepted. A log of one directory refuses all with 2 or more, and accepts appends of the log itself.",
         unit="directories", low=1, high=INT_MAX,
-        differs="Kafka repeats the attempt until `delivery.timeout.ms`. Here no second directory can appear.",
+        differs="Kafka repeats the attempt until `delivery.timeout.ms`. In one directory no second one can appear.",
     )
     min_cleanable_dirty_ratio: float = option(
         0.5, "Compaction begins if more than this part of the log is not compacted.", low=0, high=1
