@@ -165,7 +165,7 @@ def write_and_tail(paths: list[str], loss: Loss, path: Path | None, total: int, 
                 loss.lose(sum(counts[:-1]))
                 lost.set()
             if loss.is_lost:
-                loss.look()
+                loss.is_out()
             if not written and not alive(writers):
                 written = now
                 stop.set()

@@ -59,7 +59,7 @@ class Loss:
     def is_lost(self) -> bool:
         return self._lost_at > 0
 
-    def look(self) -> bool:
+    def is_out(self) -> bool:
         """Whether no ISR has the directory any more; the first time is noted."""
         if self.during is None:
             found, leaders = self._isr(), self._leaders()
@@ -70,7 +70,7 @@ class Loss:
 
     def give_back(self, acknowledged: int) -> None:
         """Give the directory back, and wait until each ISR has it. Raises ReplicaError."""
-        self._wait(self.look, "leave the ISR of each partition")
+        self._wait(self.is_out, "leave the ISR of each partition")
         self._away.rename(self._path)
         began = time.perf_counter()
         self._wait(lambda: all(self.lost.node in isr for isr in self._isr().values()), "join the ISR of each partition")

@@ -132,7 +132,7 @@ def test_a_directory_that_stays_in_the_isr_is_seen(tmp_path: Path, monkeypatch: 
     with embedlog.open(paths, config={"housekeeping": False}) as log:
         log.create_topic("lines", replication_factor=3)
         loss = replicas.Loss(log, "lines")
-        assert not loss.look()
+        assert not loss.is_out()
         monkeypatch.setattr(replicas, "STALLED_S", 0.0)
         with pytest.raises(replicas.ReplicaError, match="did not leave the ISR"):
             loss.give_back(0)
