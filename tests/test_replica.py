@@ -368,3 +368,14 @@ def test_a_repeated_append_of_a_transaction_is_committed_to_the_isr(tmp_path: Pa
             assert partition.published().high_watermark > done.last_offset
         writer.commit()
         assert committed(log) == [b"first", b"second"]
+
+
+def test_a_copy_of_the_decision_log_that_was_closed_is_opened_again(tmp_path: Path) -> None:
+    """A process closes the partitions of a directory that is missing; the directory may be back before it is needed."""
+    with opened(tmp_path) as log:
+        created(log)
+        decisions = log._engine.set.decisions
+        for node in (1, 2):
+            decisions.copy(node).partition.close()
+        log.create_topic("u", 1, replication_factor=3)
+        assert not any(decisions.copy(node).partition.closed for node in (1, 2, 3))

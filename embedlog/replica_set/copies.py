@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -74,6 +74,12 @@ class Copy:
     partition: CopyPartition
     mode: int = 0o666
     decided: Callable[[], None] = lambda: None  # wakes the processes that follow the decisions in this directory
+    present: Callable[[], CopyPartition] | None = None  # the open partition; a missing directory had closed the one before
+
+    def renewed(self) -> Copy:
+        """This copy with its open partition. Raises StorageError, UnknownTopicOrPartitionError."""
+        found = self.partition if self.present is None else self.present()
+        return self if found is self.partition else replace(self, partition=found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,14 @@ class DecisionLog:
             if problem is not None:
                 self._away = self._away | {node: problem}
 
+    def _renewed(self) -> list[Copy]:
+        """The attached copies. A copy that is closed because its directory was missing is opened again."""
+        for copy in list(self._copies.values()):
+            with contextlib.suppress(EmbedlogError):
+                if (found := copy.renewed()) is not copy and self._copies.get(copy.node) is copy:
+                    self.attach(found)
+        return list(self._copies.values())
+
     @property
     def nodes(self) -> tuple[int, ...]:
         """The nodes whose copies are attached."""
@@ -139,7 +147,7 @@ class DecisionLog:
     def _by_advance(self) -> list[tuple[Copy, tuple[int, ...]]]:
         """Each copy that answers, with the facts of its page, the one with the highest watermark first."""
         found = []
-        for copy in list(self._copies.values()):
+        for copy in self._renewed():
             with contextlib.suppress(EmbedlogError):
                 now, replica = copy.partition.replica.published()
                 found.append((copy, (copy.node, replica.role, now.epoch, now.generation, now.high_watermark)))
@@ -220,7 +228,7 @@ class DecisionLog:
         session = _Session(self._view, self._own, self._first_voters)
         self._own = _Own()  # unless this session ends well
         try:
-            session.lock(self._copies.values(), deadline_ns)
+            session.lock(self._renewed(), deadline_ns)
             yield session
             self._view, self._own = session.view, session.own
         except EmbedlogError:  # no copy that is still locked has failed

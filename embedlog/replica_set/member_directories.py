@@ -92,7 +92,8 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         registered = own.registration_id == own.registered_id
         log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
         directory = SetDirectory(own.node, log_directory)
-        copy = Copy(own.node, directory.decision_log(), log_directory.config.file_mode, log_directory.touch)
+        found, mode = directory.decision_log(), log_directory.config.file_mode
+        copy = Copy(own.node, found, mode, log_directory.touch, directory.present_decision_log)
         undo.pop_all()
     return Opened(entered[0], directory, copy)
 

@@ -117,6 +117,15 @@ class SetDirectory:
         self.log_directory.registry.put(old)
         self.log_directory.topic_changes.finish_deletion(old, self.log_directory.config.lock_timeout_ms / 1000)
 
+    def present_decision_log(self) -> Partition:
+        """The open copy of the decision log: one that is closed since its directory was missing is opened again."""
+        found = self.log_directory.partitions.get((LOG, 0))
+        if found is None or found.closed:
+            self.log_directory.refresh_topics()
+            topic = self.log_directory.registry.live(LOG)
+            found = self.log_directory.partition_of(topic, 0)
+        return found
+
     def decision_log(self) -> Partition:
         """The copy of the decision log here (SETDIRECTORY-3)."""
         topic = self.log_directory.registry.get(LOG)

@@ -55,7 +55,6 @@ class History:
     root: Path
     rng: random.Random
     mutants: tuple[str, ...] = ()
-    transactions: bool = True
     ledger: Ledger = field(default_factory=Ledger)
     counts: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
@@ -74,9 +73,9 @@ class History:
         self.nursery.end(first)
         self.lines.append(f"min.insync.replicas={least}")
         writers = [Role(f"writer {number}", "produce_on", (number,), 0) for number in (1, 2)]
-        owner = [Role("owner", "transact_on", (TRANSACTIONS,), 0)] if self.transactions else []
+        owner = Role("owner", "transact_on", (TRANSACTIONS,), 0)
         readers = [Role("reader", "read_on", (isolation,), -1) for isolation in ("read_uncommitted", "read_committed")]
-        self.roles = [*writers, *owner, self.rng.choice(readers), Role("member", "consume_on", (), -1)]
+        self.roles = [*writers, owner, self.rng.choice(readers), Role("member", "consume_on", (), -1)]
 
     # ---- processes -------------------------------------------------------------------------------
 
@@ -307,11 +306,11 @@ class History:
 
 
 def experiment(
-    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = (), transactions: bool = True
+    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = ()
 ) -> tuple[Verdict, Counter[str]]:
     """One history of so many faults."""
     root.mkdir(parents=True, exist_ok=True)
-    history = History(nursery, root, random.Random(seed), mutants, transactions)
+    history = History(nursery, root, random.Random(seed), mutants)
     history.prepare()
     for _ in range(episodes):
         history.episode()

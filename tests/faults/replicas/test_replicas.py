@@ -15,7 +15,7 @@ EPISODES_FAST, EPISODES_LONG, PIECES = 3, 10, 40
 
 @pytest.mark.timeout(900)
 def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    verdict, counts = histories.experiment(nursery, tmp_path, seed, EPISODES_FAST, transactions=False)
+    verdict, counts = histories.experiment(nursery, tmp_path, seed, EPISODES_FAST)
     add_counts("E17", **counts, **verdict.counts())
     assert not verdict.violations, verdict
     assert verdict.acked > 10
