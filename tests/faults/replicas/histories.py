@@ -1,9 +1,8 @@
 """E17: a set of three directories under faults of processes and of directories, in a seeded random order.
 
-Two producers, an owner of transactions, a reader and a member of a group work all the time. Each episode has one fault of a
-directory, or one of a process, or both; then the fault ends, and the set becomes level before the next episode, because only a
-minority may fail between two levels. While a fault lasts, appends must continue. They need not while a process is frozen: it may
-hold a majority of the locks of the decision log.
+Two producers, an owner of transactions, a reader and a member of a group work all the time. An episode has one fault of a
+directory, one of a process, or both. Then the fault ends, and the set becomes level: only a minority may fail between two levels.
+While a fault lasts, appends must continue. They need not while a process is frozen, because it may hold decision locks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tasks of a victim that has a set of directories open: they produce, read and consume until a signal, and report each step.
 
-An error of a call is a note and no end: the task goes on with the next value, and with a new client after an error.
+An error of a call is a note. The task continues with the next value and a new client.
 """
 
 from __future__ import annotations
