@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
-FENCED, BEHIND, NEW_EPOCH, UNCOMMITTED, OTHER_ISR = range(20, 25)
+FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR = range(20, 25)
 NODES_MAX: Final = 64  # bits of an ISR
 
 _FIELDS: Final = struct.Struct("=5q2Q4i")  # el_replica

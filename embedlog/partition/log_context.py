@@ -18,7 +18,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from embedlog._native import system
+from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
+from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_columns import Batches, EncodedRun
 from embedlog.storage import checkpoints, file_names, files
@@ -127,6 +129,11 @@ class Checkpoint(NamedTuple):
     recovery_point: int
     log_start: int
     high_watermark: int
+
+    @classmethod
+    def of(cls, now: Published, durable_offset: int, *, closing: bool) -> Checkpoint:
+        """The offsets of a published tuple; at an orderly close everything is on stable storage."""
+        return cls(now.log_end if closing else min(durable_offset, now.log_end), now.log_start, now.high_watermark)
 
 
 class Shares(NamedTuple):
@@ -250,3 +257,11 @@ class Context:
     def in_set(self) -> bool:
         """Whether the directory belongs to a set: then a decision makes a leader, and recovery begins no epoch (REPLICA-17)."""
         return self.node_slot >= 0
+
+
+def check_sizes(run: EncodedRun, config: TopicConfig, name: str) -> None:
+    """Raises InvalidRecordError for a run without a batch, RecordTooLargeError for a batch above the limit of the topic."""
+    if not len(run.batches) or not len(run.buffer):
+        raise InvalidRecordError(f"an append to {name} without a batch")
+    if len(run.buffer) > config.batch_limit:
+        config.check_batch(int(run.batches["size"].max()), f"a batch for {name}")

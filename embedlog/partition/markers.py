@@ -20,8 +20,20 @@ from embedlog.storage import file_names, files
 
 def append_marker(
     lock: AppendLock, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
+) -> int | None:
+    """The offset of the marker; None if the stored epoch is as high. REQUIRES the partition's mutex. Raises FencedError."""
+    while (found := _attempt(lock, producer_id, epoch, commit, coordinator_epoch, deadline_ns)) is not None:
+        code, offset = found
+        if code == system.APPENDED:
+            return offset
+        lock.settle(code, deadline_ns)
+    return None
+
+
+def _attempt(
+    lock: AppendLock, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
 ) -> tuple[int, int] | None:
-    """(code, offset) of an attempt; None if the stored epoch is as high. REQUIRES the partition's mutex. Raises FencedError."""
+    """(code, offset) of an attempt; None if the stored epoch is as high."""
     lock.producers.catch_up()
     with lock.exclusive_mutexed(deadline_ns) as held:
         now, writer = held.now, held.writer.native()

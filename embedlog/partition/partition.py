@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
-from embedlog.errors import InvalidRecordError, NotEnoughReplicasError
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Batches, EncodedRun, Stamp
 from embedlog.partition import idempotent_append, markers, retention, shutdown
@@ -20,10 +19,12 @@ from embedlog.partition.aborted_index import AbortedIndex
 from embedlog.partition.append_lock import AppendLock, HeldAppend
 from embedlog.partition.compaction.cleaner import Cleaner
 from embedlog.partition.locked_partition import LockedPartition
-from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget
+from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget, check_sizes
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
+from embedlog.partition.segment_info import holds_data
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.split_points import SplitPoint, split_points
 from embedlog.partition.state import PartitionState
@@ -93,8 +94,8 @@ class Partition:
     @property
     def deleted(self) -> bool:
         """Whether a process has retired it, as far as the mapped page shows."""
-        mapped = self._state.page_file
-        return mapped is not None and bool(mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED)
+        page = self.mapped_page
+        return page is not None and bool(page.word(system.WORD_FLAGS) & system.FLAG_DELETED)
 
     def check_open(self) -> None:
         """Raises ClosedError or ForkedError if the log is not open in this process."""
@@ -175,9 +176,7 @@ class Partition:
 
     def checkpoint(self, *, closing: bool) -> Checkpoint:
         """The offsets that belong in the checkpoints of the directory."""
-        now = self._state.published()
-        recovery = now.log_end if closing else min(self._state.durable_offset, now.log_end)
-        return Checkpoint(recovery, now.log_start, now.high_watermark)
+        return Checkpoint.of(self._state.published(), self._state.durable_offset, closing=closing)
 
     # ---- the append lock -------------------------------------------------------------------------
 
@@ -221,7 +220,7 @@ class Partition:
         context.check_open()
         if state.closed or state.page_file is None:
             state.ensure_open()
-        self._check_sizes(run, state.config)
+        check_sizes(run, state.config, f"{self.topic}-{self.number}")
         until = state.deadline() if deadline_ns is None else deadline_ns
         progress = progress or AppendProgress(run)
         with locks.holding(state.mutex, until, state.path):
@@ -256,20 +255,7 @@ class Partition:
 
     def check_in_sync(self) -> None:
         """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory never satisfies."""
-        if self._state.config.min_insync_replicas > 1:
-            raise NotEnoughReplicasError(
-                f"acks=all refused for {self.topic}-{self.number}: there are no replicas, so set min.insync.replicas to"
-                " 1 with alter_topic(), or send with acks=1",
-                path=self.path,
-                expected=f"at least {self._state.config.min_insync_replicas} directories in sync (min.insync.replicas)",
-                found=1,
-            )
-
-    def _check_sizes(self, run: EncodedRun, config: TopicConfig) -> None:
-        if not len(run.batches) or not len(run.buffer):
-            raise InvalidRecordError(f"an append to {self.topic}-{self.number} without a batch")
-        if len(run.buffer) > config.batch_limit:
-            config.check_batch(int(run.batches["size"].max()), f"a batch for {self.topic}-{self.number}")
+        check_without_replicas(f"{self.topic}-{self.number}", self._state.config.min_insync_replicas, self.path)
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
@@ -284,12 +270,8 @@ class Partition:
         until = state.deadline() if deadline_ns is None else deadline_ns
         with lock.mutex_until(until):
             self._context.writers.used(self._writer)
-            while (found := markers.append_marker(lock, producer_id, epoch, commit, coordinator_epoch, until)) is not None:
-                code, offset = found
-                if code == system.APPENDED:
-                    break
-                lock.settle(code, until)
-            if found is None:
+            offset = markers.append_marker(lock, producer_id, epoch, commit, coordinator_epoch, until)
+            if offset is None:
                 return None
             out = self._writer.native().out
             unsynced_ms, durable = out.unsynced_ms, out.durable
@@ -309,9 +291,8 @@ class Partition:
 
     def open_transactions(self) -> list[tuple[int, int, int]]:
         """(producer id, epoch, first offset) of every transaction that is open here, the oldest first."""
-        producers = self._present().producers.values()
-        found = [(each.producer_id, each.epoch, each.transaction_start) for each in producers if each.transaction_start >= 0]
-        return sorted(found, key=lambda each: each[2])
+        opened = [each for each in self._present().producers.values() if each.transaction_start >= 0]
+        return sorted([(each.producer_id, each.epoch, each.transaction_start) for each in opened], key=lambda each: each[2])
 
     def stored_epoch(self, producer_id: int) -> int:
         """The newest epoch of a producer here, -1 if it is not known."""
@@ -388,8 +369,7 @@ class Partition:
 
     def holds_data(self) -> bool:
         """Whether a segment has records, as the directory shows without an open."""
-        names = (file_names.segment_path(self.path, base) for base in file_names.bases(files.listing(self.path)))
-        return any(found.size for path in names if (found := files.facts_of(path)) is not None)
+        return holds_data(self.path)
 
     def segments(self, now: Published) -> list[SegmentInfo]:
         """The segments of a published tuple; the active one is the last."""
@@ -420,9 +400,8 @@ class Partition:
 
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage; returns the durable offset. Raises DurabilityError."""
-        state = self._state
-        state.ensure_open()
-        return self._syncer.sync(state.published().log_end, state.deadline() if deadline_ns is None else deadline_ns)
+        self._state.ensure_open()
+        return self._syncer.sync(self._state.published().log_end, self.deadline() if deadline_ns is None else deadline_ns)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
         """Put the records below `end` on stable storage. Raises DurabilityError, LockTimeoutError."""

@@ -18,7 +18,14 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition, types
-from embedlog.errors import ConfigError, EmbedlogError, StorageError, TopicExistsError, UnknownOptionError
+from embedlog.errors import (
+    ConfigError,
+    EmbedlogError,
+    InvalidReplicationFactorError,
+    StorageError,
+    TopicExistsError,
+    UnknownOptionError,
+)
 from embedlog.storage import location
 
 QUIET = {"housekeeping": False}
@@ -82,8 +89,8 @@ def table(**columns: Any) -> Act:
 OPTIONS: dict[str, Row] = {
     "create_topic(num_partitions=)": (lambda log: log.create_topic("x", num_partitions=3), UnknownOptionError,
                                       ("num_partitions is not an option of a topic", "did you mean partitions?")),
-    "create_topic(replication_factor=)": (lambda log: log.create_topic("x", replication_factor=1), UnknownOptionError,
-                                          ("replication_factor is not an option here",)),
+    "create_topic(replication_factor=)": (lambda log: log.create_topic("x", replication_factor=3), InvalidReplicationFactorError,
+                                          ("open a list of directories", "1, in one directory", "3")),
     "create_topic(compresion_type=)": (lambda log: log.create_topic("x", compresion_type="zstd"), UnknownOptionError,
                                        ("did you mean compression_type?",)),
     "create_topic(exists_ok=)": (lambda log: log.create_topic("x", exists_ok=True),

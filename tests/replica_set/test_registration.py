@@ -41,7 +41,8 @@ def set_of(root: Path) -> Path:
 def entered(root: Path, node: int, **facts: bool) -> Entered:
     """A process opens a directory: by default the only one, after an orderly close."""
     path, found = root / f"d{node}", found_in(root, node)
-    opening = Opening(path, **({"first": True, "clean": True, "mark_epoch": found.broker_epoch} | facts))  # type: ignore[arg-type]
+    known = {"first": True, "clean": True, "mark_epoch": found.broker_epoch} | facts
+    opening = Opening(path, **known)  # type: ignore[arg-type]
     with set_up.open_locks([path], later(), 0o666):
         result = registration.enter(opening)
     assert result is not None

@@ -1,7 +1,7 @@
 """Copies of a decision log in several directories, processes that decide in them, and a check of their bytes.
 
 A process is an object with partitions of its own, or a fork that is killed at a chosen call. The check shares no code with the
-library: it reads the log files, and finds the number of each decision in the bytes of the batches.
+library. It reads the log files, and finds the number of each decision in the bytes of the batches.
 """
 
 from __future__ import annotations

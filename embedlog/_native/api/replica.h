@@ -31,7 +31,7 @@ int32_t el_page_publish_replica(uint8_t *page, const el_tuple *tuple, const el_r
 
 enum el_follow_code {
     EL_FENCED = 20,                  /* the page is in a later epoch than the source */
-    EL_BEHIND = 21,                  /* the page is in an earlier epoch, or is no follower, or the first batch does not continue its log */
+    EL_NOT_NEXT = 21,                  /* the page is in an earlier epoch, or is no follower, or the first batch does not continue its log */
     EL_NEW_EPOCH = 22,               /* the next batch has a later epoch than `data_epoch`: its start must be in the checkpoint first */
     EL_UNCOMMITTED = 23,             /* the run is in the leader's log; a follower did not take it */
     EL_OTHER_ISR = 24                /* the given followers are not those of the maximal ISR: nothing was written */
@@ -63,8 +63,9 @@ typedef struct {                     /* the control page of a member of the ISR 
     int32_t reserved;
 } el_member;
 
-/* Raises the leader's high watermark to the smallest log end of the maximal ISR, if each of its members is given, and follows in the
- * leader's epoch. *high_watermark is the resulting one. Returns 0 or EL_NOT_LEADER. REQUIRES: el_append_begin on the leader. */
+/* Raises the leader's high watermark to the smallest log end of the maximal ISR. Each of its members must be given and must follow in
+ * the leader's epoch; else nothing changes. *high_watermark is the resulting one. Returns 0 or EL_NOT_LEADER.
+ * REQUIRES: el_append_begin on the leader. */
 int32_t el_commit(el_writer *leader, int32_t node_slot, int32_t epoch, const el_member *members, int64_t count, int64_t *high_watermark);
 
 typedef struct {                     /* a leader with the followers to which it is appended in the same call */

@@ -127,15 +127,15 @@ static int64_t write_gathered(const el_writer *writer, el_run *run) {
     return el_entries_write(&run->entries, writer);
 }
 
-/* Whether the next batch of a leader may follow the log end: EL_OK, EL_BEHIND or EL_NEW_EPOCH. */
+/* Whether the next batch of a leader may follow the log end: EL_OK, EL_NOT_NEXT or EL_NEW_EPOCH. */
 static int32_t continues(const el_run *run, const uint8_t *batch) {
     if (!run->source)
         return EL_OK;
     int64_t base = base_of(run, batch);
     if (base < run->tuple.log_end || (base > run->tuple.log_end && !run->source->gaps_allowed))
-        return EL_BEHIND;
+        return EL_NOT_NEXT;
     int32_t epoch = run->stamped ? (int32_t)load_be32(batch + EPOCH_AT) : run->tuple.epoch;
-    return epoch > run->source->data_epoch ? EL_NEW_EPOCH : epoch < run->source->data_epoch ? EL_BEHIND : EL_OK;
+    return epoch > run->source->data_epoch ? EL_NEW_EPOCH : epoch < run->source->data_epoch ? EL_NOT_NEXT : EL_OK;
 }
 
 /* Takes whole batches from the front of the run until one does not fit. Returns the taken bytes, or an error; *stop is why it stopped
@@ -215,8 +215,8 @@ static int32_t check_published(const el_writer *writer, const el_input *input, c
     if (tuple->epoch > input->source->epoch)
         return EL_FENCED;
     if (input->source->fresh && tuple->log_end != input->source->base_offset)
-        return EL_BEHIND;
-    return tuple->epoch == input->source->epoch && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_BEHIND;
+        return EL_NOT_NEXT;
+    return tuple->epoch == input->source->epoch && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_NOT_NEXT;
 }
 
 /* Takes an incomplete append back; the code for the caller. */

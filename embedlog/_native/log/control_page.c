@@ -130,13 +130,6 @@ static int32_t read_slot(const uint8_t *raw, el_slot *out) {
     return EL_ECORRUPT;
 }
 
-static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
-    el_slot slot;
-    int32_t rc = read_slot(raw, &slot);
-    *out = slot.tuple;
-    return rc;
-}
-
 /* Without `replica` its present state is kept (CPAGE-5). */
 static int32_t publish(uint8_t *raw, const el_tuple *tuple, const el_replica *replica, uint8_t *directory) {
     el_page *page = as_page(raw);
@@ -208,13 +201,6 @@ int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
     return rc;
 }
 
-int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
-    el_page_enter(raw, 0);
-    int32_t rc = read_tuple(raw, out);
-    el_page_leave(raw, 0);
-    return rc;
-}
-
 int32_t el_page_read_replica(const uint8_t *raw, el_tuple *tuple, el_replica *replica) {
     el_slot slot;
     el_page_enter(raw, 0);
@@ -223,6 +209,11 @@ int32_t el_page_read_replica(const uint8_t *raw, el_tuple *tuple, el_replica *re
     *tuple = slot.tuple;
     *replica = slot.replica;
     return rc;
+}
+
+int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
+    el_replica unused;
+    return el_page_read_replica(raw, out, &unused);
 }
 
 int32_t el_page_notify(uint8_t *raw) {
@@ -240,16 +231,14 @@ int64_t el_page_notice(const uint8_t *raw) {
     return word;
 }
 
-int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
-    el_page_enter(raw, 1);
-    int32_t rc = publish(raw, tuple, NULL, directory), put = el_page_leave(raw, 1);
-    return rc < 0 ? rc : put;
-}
-
 int32_t el_page_publish_replica(uint8_t *raw, const el_tuple *tuple, const el_replica *replica, uint8_t *directory) {
     el_page_enter(raw, 1);
     int32_t rc = publish(raw, tuple, replica, directory), put = el_page_leave(raw, 1);
     return rc < 0 ? rc : put;
+}
+
+int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+    return el_page_publish_replica(raw, tuple, NULL, directory);
 }
 
 int64_t el_page_word(const uint8_t *page, int32_t word) {

@@ -2,10 +2,10 @@
  *
  * CREPLICA-1  the role, the epoch and the ISR are those of the page, read under its append lock; memory of the process decides nothing
  * CREPLICA-2  the high watermark is the smallest log end of the maximal ISR, each read while the leader's lock is held (REPLICA-10)
- * CREPLICA-3  a member whose page is replaced, unreadable or in another epoch, or whose log is being cut, has no log end: nothing is
- *             committed without it
- * CREPLICA-4  the last stable offset passes a transaction when the high watermark has passed its marker (REPLICA-21). Of the markers
- *             above the high watermark the page has the first and the last one: the last stable offset may be late, but rises with each */
+ * CREPLICA-3  nothing is committed without a log end of each member. A page that is replaced, unreadable or in another epoch has
+ *             none, nor has a log that is being cut
+ * CREPLICA-4  the last stable offset passes a transaction when the high watermark has passed its marker (REPLICA-21). The page has
+ *             the first and the last marker above the high watermark: the last stable offset may be late */
 #include "log/append.h"
 
 static int bits_of(uint64_t set) { return __builtin_popcountll(set); }

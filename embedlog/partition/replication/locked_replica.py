@@ -1,7 +1,7 @@
 """One replica whose append lock is held: its epochs, its roles, its cuts, and batches of a leader.
 
 LOCKEDREPLICA-1  the start of an epoch is in the leader-epoch-checkpoint before a page or a batch has the epoch
-LOCKEDREPLICA-2  a batch is written unchanged, and only if it continues the log: its offset, its epoch, and the epoch of the page
+LOCKEDREPLICA-2  a batch is written unchanged, and only if it continues the log. Its offset, its epoch, and the epoch of the page
                  are compared in the section of the write (REPLICA-1). The caller has checked its bytes
 LOCKEDREPLICA-3  index, digests, producers and transactions follow from the batches, as in an append
 LOCKEDREPLICA-4  an epoch without a batch moves with the log end: it may be a promise (QUORUM-3)
@@ -161,7 +161,7 @@ class LockedReplica:
                 known = int(part["leader_epoch"][part["leader_epoch"] > known][0])
             elif code == replication.FENCED:
                 raise Fenced
-            elif code == replication.BEHIND:
+            elif code == replication.NOT_NEXT:
                 return False
             elif code == system.MUST_ROLL and not self.now.segment_size:
                 raise CorruptRecordError(

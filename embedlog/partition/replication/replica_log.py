@@ -280,7 +280,7 @@ def _member(slot: int, follower: ReplicaLog) -> replication.Member:
 
 
 def agreed_end(epochs: EpochCache, log_end: int, epoch_end: EpochEnd) -> int:
-    """The offset up to which a follower with these epochs has the leader's records (`kafka/semantics.md`, D.4).
+    """The offset up to which a follower with these epochs has the leader's records (KIP-101, KIP-279).
 
     Epochs without a batch do not count. The follower asks for its last epoch, and from the answer for the next lower one that
     both know.

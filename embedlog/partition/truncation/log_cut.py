@@ -2,9 +2,9 @@
 
 LOGCUT-1  the control page has the whole intent before any change. A process that finds it completes this cut, with the same
           result wherever it was interrupted
-LOGCUT-2  the generation is odd while files change, so that readers read again; the number of cuts changes before the
+LOGCUT-2  the generation is odd while files change, so that readers read again. The number of cuts changes before the
           publication, so that descriptors of replaced files are opened again
-LOGCUT-3  `durable`, in the page and on disk, is not above the remaining log before a file changes: a loss of the page after that
+LOGCUT-3  before a file changes, `durable` is not above the remaining log, in the page and on disk. A loss of the page after that
           reports no cut byte as missing. The sync lock is held, because a sync in progress would raise `durable` again
 LOGCUT-4  segments leave from the last to the first, then bytes: at each moment the files are a prefix of the log
 LOGCUT-5  cut bytes are kept in other files; a log that begins again deletes its segments like retention

@@ -14,8 +14,8 @@ from embedlog.format.producer_state import ProducerState
 def restated(now: Published, replica: Replica, producers: ProducerState) -> tuple[Published, Replica]:
     """The tuple and the replica state with the first unstable offset as of `producers`, which are those at the log end.
 
-    The first unstable offset of `now` is that of the log before the change: it covers the transactions that ended above the high
-    watermark and whose markers are not known to `producers`.
+    The first unstable offset of `now` is that of the log before the change. It covers transactions that ended above the high
+    watermark, whose markers `producers` does not have.
     """
     undecided = producers.first_unstable(now.high_watermark)
     opened = min((start for _, start in producers.open_transactions()), default=-1)
