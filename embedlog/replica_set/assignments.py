@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from embedlog.errors import ElectionNotNeededError, EmbedlogError, UnknownTopicOrPartitionError
 from embedlog.replica_set.catching_up import CatchUp
+from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from embedlog.replica_set.refusals import error_of
 from embedlog.replication.events import (
     CancelReassignment,
     Elect,
@@ -34,7 +34,7 @@ from embedlog.replication.records import NO_LEADER, Partition
 from embedlog.types import Reassignment, TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.replica_set.decision_log import DecisionLog, MakeEvent
+    from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
     from embedlog.replica_set.set_directory import SetDirectory
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replica_set.set_topics import SetTopics

@@ -26,9 +26,9 @@ from embedlog._native import system
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError
 from embedlog.replica_set import member_directories, registration, set_up
 from embedlog.replica_set import membership as members
+from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.membership import Found, Member, Membership
 from embedlog.replica_set.moves import move_off
-from embedlog.replica_set.refusals import error_of
 from embedlog.replication.events import Event, ForceRetire, Refusal, Retire
 from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_bytes, new_id, write_meta

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
-from embedlog.replica_set.copies import Copy
+from embedlog.replica_set.decisions.copies import Copy
 from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
 from embedlog.replica_set.registration import Entered, Opening
 from embedlog.replica_set.set_directory import SetDirectory

@@ -20,7 +20,7 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.replica_set.assignments import Assignments
-    from embedlog.replica_set.decision_log import DecisionLog
+    from embedlog.replica_set.decisions.decision_log import DecisionLog
     from embedlog.replication.records import Partition
     from embedlog.replication.state import State
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError
 from embedlog.replica_set import membership as members
-from embedlog.replica_set.decision_log import DecisionLog, MakeEvent
+from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
 from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.set_up import open_locks, renew
 from embedlog.replication.events import Add, Event, Found, Identity, Observed, Place, Register

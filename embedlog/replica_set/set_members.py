@@ -25,7 +25,7 @@ from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import member_directories, registration
 from embedlog.replica_set import membership as members
-from embedlog.replica_set.decision_log import DecisionLog, Proposal
+from embedlog.replica_set.decisions.decision_log import DecisionLog, Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas

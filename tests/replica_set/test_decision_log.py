@@ -20,10 +20,10 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.partition.roll import roll
-from embedlog.replica_set import promise
-from embedlog.replica_set.copies import LockedCopy
-from embedlog.replica_set.decision_log import Decided, Proposal
-from embedlog.replica_set.promise import Promise
+from embedlog.replica_set.decisions import promise
+from embedlog.replica_set.decisions.copies import LockedCopy
+from embedlog.replica_set.decisions.decision_log import Decided, Proposal
+from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replication.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replication.records import NODE
 from embedlog.storage import files

@@ -20,8 +20,8 @@ from embedlog.config.topic import TopicConfig
 from embedlog.errors import EmbedlogError
 from embedlog.partition.log_context import Context
 from embedlog.partition.partition import Partition
-from embedlog.replica_set.copies import Copy
-from embedlog.replica_set.decision_log import DecisionLog
+from embedlog.replica_set.decisions.copies import Copy
+from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replication.events import Add, Event, Identity, SetConfig, SetVoter
 from embedlog.replication.records import NODE
 from embedlog.replication.state import State

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
-from embedlog.replica_set.decision_view import CHUNK_BYTES, Fetched, numbered_from
+from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, numbered_from
 from embedlog.replication.records import (
     NO_LEADER,
     TOPIC,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from embedlog._metrics import Metrics, milliseconds
-from embedlog.replica_set.decision_log import Decided, Proposal
+from embedlog.replica_set.decisions.decision_log import Decided, Proposal
 from embedlog.replica_set.observation.decision_words import main_change, name_of
 from embedlog.replication.events import AlterIsr
 from embedlog.replication.records import LOG, NO_LEADER, Partition

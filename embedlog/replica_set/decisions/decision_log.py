@@ -18,11 +18,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StateError
-from embedlog.replica_set import decision_view
-from embedlog.replica_set.copies import Batch, Copy, LockedCopy, advancement, batch_of
-from embedlog.replica_set.decision_view import NO_TERM, View
-from embedlog.replica_set.promise import TERM_MAX
-from embedlog.replica_set.refusals import error_of
+from embedlog.replica_set.decisions import decision_view
+from embedlog.replica_set.decisions.copies import Batch, Copy, LockedCopy, advancement, batch_of
+from embedlog.replica_set.decisions.decision_view import NO_TERM, View
+from embedlog.replica_set.decisions.promise import TERM_MAX
+from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replication.decide import decide
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import NoOp, Record

@@ -20,9 +20,9 @@ from embedlog._native.system import Published
 from embedlog.errors import StorageError
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_batch import Batches, Chain, scan, stamp_offsets
-from embedlog.replica_set import promise
-from embedlog.replica_set.decision_view import CHUNK_BYTES, Fetched, Readable, term_at
-from embedlog.replica_set.promise import Promise
+from embedlog.replica_set.decisions import promise
+from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, Readable, term_at
+from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replication.records import Record, encode
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import SegmentInfo
