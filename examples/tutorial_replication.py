@@ -74,8 +74,8 @@ def elected(paths: list[Path]) -> None:
 
 
 def truncated(paths: list[Path]) -> None:
-    """The old leader truncates where the epochs diverge, copies, and joins the ISR."""
-    print("4. d1 returns. Its C belongs to an old epoch: d1 truncates it, copies D, and joins the ISR.")
+    """The old leader truncates where the epochs diverge, copies, joins the ISR, and is elected as the preferred leader."""
+    print("4. d1 returns. Its C belongs to an old epoch: d1 truncates it, copies D, and, as the preferred leader, leads again.")
     paths[0].with_name("d1.lost").rename(paths[0])
     with embedlog.open(paths, config=STEP_BY_STEP) as log:
         log.housekeep()

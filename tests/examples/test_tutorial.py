@@ -30,8 +30,8 @@ EXPECTED = """\
   d2: log end 3
   d3: log end 3
   a reader gets: A B D
-4. d1 returns. Its C belongs to an old epoch: d1 truncates it, copies D, and joins the ISR.
-  leader d2 in epoch 1, ISR d1, d2, d3, high watermark 3
+4. d1 returns. Its C belongs to an old epoch: d1 truncates it, copies D, and, as the preferred leader, leads again.
+  leader d1 in epoch 2, ISR d1, d2, d3, high watermark 3
   d1: log end 3
   d2: log end 3
   d3: log end 3
