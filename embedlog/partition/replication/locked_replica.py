@@ -19,7 +19,7 @@ import numpy as np
 from embedlog._native import replication, system
 from embedlog._native.replication import Leading, Replica
 from embedlog._native.system import Published
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.record_columns import CONTROL, Batches
 from embedlog.partition import markers, retention
 from embedlog.partition.append_lock import AppendLock
@@ -56,11 +56,23 @@ class LockedReplica:
         """The leader-epoch-checkpoint."""
         return checkpoints.read_epochs(self.held.path / file_names.EPOCHS)
 
-    def assign_epoch(self, epoch: int, start: int) -> None:
-        """Store the start of an epoch; file and name are on disk when this returns (LOCKEDREPLICA-1)."""
-        epochs = self.epochs()
-        if epochs.assign(epoch, start):
-            self._write_epochs(epochs)
+    def begin_epoch(self, epoch: int) -> None:
+        """Store the log end as the start of an epoch above that of the page; it is on disk when this returns (LOCKEDREPLICA-1).
+
+        On an error the epochs of before are kept. A start of that epoch that is stored already is of an interrupted beginning:
+        the page never had the epoch.
+        """
+        before = self.epochs()
+        after = EpochCache(entry for entry in before.entries if entry[0] < epoch)
+        if self.replica.role == replication.ROLE_LEADER and self.replica.epoch_start < self.now.log_end:
+            after.assign(self.now.epoch, self.replica.epoch_start)  # the interrupted beginning replaced an epoch without a batch
+        after.assign(epoch, self.now.log_end)
+        try:
+            self._write_epochs(after)
+        except BaseException:
+            with contextlib.suppress(EmbedlogError):
+                self._write_epochs(before)
+            raise
 
     def _write_epochs(self, epochs: EpochCache) -> None:
         self.held.state.mark_dirty()

@@ -126,9 +126,9 @@ class ReplicaLog:
     def _begin_epoch(held: LockedReplica, epoch: int) -> int:
         """The start of an epoch: the log end, or where it began before an orderly close."""
         latest = held.epochs().latest
-        if latest is not None and latest[0] == epoch and latest[1] <= held.now.log_end:
+        if held.replica.role == ROLE_NONE and latest is not None and latest[0] == epoch and latest[1] <= held.now.log_end:
             return latest[1]
-        held.assign_epoch(epoch, held.now.log_end)
+        held.begin_epoch(epoch)
         system.point("lead-epoch")
         return held.now.log_end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE
+from embedlog.errors import EmbedlogError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader, TooFew, agreed_end
@@ -21,6 +23,7 @@ from tests.support.replica_logs import content, lead, replica
 from tests.support.stamped_batches import run_of, stamped
 
 ALL = 0b111
+CHANGING = ["open", "pwrite", "ftruncate", "rename", "fsync"]
 
 
 @contextmanager
@@ -232,3 +235,33 @@ def test_epochs_agree_as_a_search_over_all_offsets_finds() -> None:
             caches.append(cache)
         found = agreed_end(caches[0], len(ours), partial(caches[1].end_offset, log_end=len(theirs)))
         assert found == len(shared), (ours, theirs)
+
+
+def test_an_epoch_that_began_without_a_publication_begins_again_at_the_log_end(tmp_path: Path) -> None:
+    with replica(tmp_path) as one:
+        lead(one, 3)
+        with one.replica.exclusive() as held:
+            held.begin_epoch(5)  # as by a process that is killed before the publication
+        one.replica.require(3, all_in_sync=False)
+        one.append(run_of(b"still in epoch 3"))
+        lead(one, 5)
+        assert one.replica.published()[1].epoch_start == 1
+        assert content(one).epochs == [(3, 0), (5, 1)]
+
+
+def test_the_epochs_stay_if_the_begin_of_one_fails(tmp_path: Path) -> None:
+    with replica(tmp_path) as one:
+        lead(one, 3)
+        for call in range(1, 20):
+            system.fault_arm(CHANGING, call, "fail", errno.EIO)
+            try:
+                one.replica.lead(Decision(0, 5, 4, 1, 1))
+            except EmbedlogError:
+                system.fault_off()
+                assert content(one).epochs == [(3, 0)]
+            else:
+                break
+            finally:
+                system.fault_off()
+        assert call > 1
+        assert content(one).epochs == [(5, 0)]

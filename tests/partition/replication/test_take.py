@@ -127,7 +127,7 @@ def test_an_epoch_without_a_batch_stays_the_newest_one(tmp_path: Path) -> None:
         fill(one, random.Random(5), epochs=2, steps=4)
         follow(two, 9)
         with two.replica.exclusive() as held:
-            held.assign_epoch(9, 0)
+            held.begin_epoch(9)
         copy(one, two, one.published().log_end, 9)
         end = two.published().log_end
         assert content(two).epochs == [*content(one).epochs, (9, end)]
