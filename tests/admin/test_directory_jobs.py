@@ -19,12 +19,14 @@ from embedlog.storage import checkpoints, file_names, files
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine([tmp_path / name for name in "abc"], read_only=False, create=True, config=LogConfig(housekeeping=False))
+def directories(tmp_path: Path) -> Iterator[list[LogDirectory]]:
+    config = LogConfig(housekeeping=False)
+    engines = [Engine([tmp_path / name], read_only=False, create=True, config=config) for name in "abc"]
     try:
-        yield made
+        yield [engine.home for engine in engines]
     finally:
-        made.close()
+        for engine in engines:
+            engine.close()
 
 
 def written(directory: LogDirectory) -> Partition:
@@ -40,9 +42,9 @@ def jobs_of(directory: LogDirectory) -> DirectoryJobs:
     return DirectoryJobs(directory, closed=lambda: False, ending=lambda: False)
 
 
-def test_each_directory_has_its_flushes_checkpoints_and_times(engine: Engine) -> None:
-    partitions = [written(directory) for directory in engine.directories]
-    for directory, partition in zip(engine.directories, partitions, strict=True):
+def test_each_directory_has_its_flushes_checkpoints_and_times(directories: list[LogDirectory]) -> None:
+    partitions = [written(directory) for directory in directories]
+    for directory, partition in zip(directories, partitions, strict=True):
         later = partitions[partitions.index(partition) + 1 :]
         assert [each.durable_offset for each in (partition, *later)] == [0] * (1 + len(later))
         jobs = jobs_of(directory)
@@ -56,17 +58,19 @@ def test_each_directory_has_its_flushes_checkpoints_and_times(engine: Engine) ->
         finally:
             jobs.close()
         assert checkpoints.read_offsets(directory.path / file_names.RECOVERY_POINTS) == {("t", 0): 1}
-        assert not files.exists(engine.directories[-1].path / file_names.RECOVERY_POINTS) or not later
+        assert not files.exists(directories[-1].path / file_names.RECOVERY_POINTS) or not later
 
 
-def test_a_directory_that_fails_does_not_stop_the_jobs_of_another(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    partitions = [written(directory) for directory in engine.directories]
+def test_a_directory_that_fails_does_not_stop_the_jobs_of_another(
+    directories: list[LogDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = [written(directory) for directory in directories]
 
     def failing() -> int:
         raise StorageError("a defect of the disk", path=partitions[0].path)
 
     monkeypatch.setattr(partitions[0], "sync", failing)
-    for directory in engine.directories:
+    for directory in directories:
         jobs = jobs_of(directory)
         try:
             jobs.flush_due()

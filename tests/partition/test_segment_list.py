@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import TopicPartition
+from embedlog import TopicPartition, log_directory
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 from tests.support.small_logs import append, opened
@@ -64,13 +64,11 @@ def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -
 
 def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a partition's orderly close and the clean mark another thread of the process must not get in."""
-    from embedlog import engine
-
     log = opened(tmp_path / "log")
     log.create_topic("t")
     append(log, 1)
     partition, refused = log._engine.partition("t", 0), []
-    real = engine.write_checkpoints
+    real = log_directory.write_checkpoints
 
     def meanwhile(*arguments: object, **keywords: object) -> None:
         def intrude() -> None:
@@ -84,7 +82,7 @@ def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, mo
         thread.join()
         real(*arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine, "write_checkpoints", meanwhile)
+    monkeypatch.setattr(log_directory, "write_checkpoints", meanwhile)
     log.close()
     assert refused
 

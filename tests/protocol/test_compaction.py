@@ -267,7 +267,7 @@ def test_swap_3_without_that_lock_only_a_check_of_the_files_prevents_a_swap_of_s
                 monkeypatch.undo()
                 other.housekeep()
                 if not checked:
-                    monkeypatch.setattr(replacement, "_is_complete", lambda *_: True)
+                    monkeypatch.setattr(replacement, "_can_begin", lambda *_: True)
                 return swap(*arguments)
 
             monkeypatch.setattr(cleaner._Pass, "swap", late)

@@ -115,7 +115,7 @@ def content(process: Process) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("number", range(HISTORIES))
+@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, HISTORIES))])
 def test_acknowledged_records_survive_failovers(tmp_path: Path, seed: int, number: int) -> None:
     rng = random.Random(f"{seed} {number}")
     with a_set(tmp_path, processes=2, min_insync_replicas=rng.choice("112")) as (decisions, processes):

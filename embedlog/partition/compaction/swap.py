@@ -32,8 +32,7 @@ def replace(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, 
     now = held.now
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
         return True  # retention was faster: the segments are deleted
-    present = {info.base: info.size for info in held.segments.all(now)}
-    if not _is_complete(held.path, made) or any(present.get(info.base) != info.size for info in group):
+    if not _can_begin(held, group, made):
         logger.info("%s: a compaction is repeated, the partition was loaded or cut meanwhile", held.path)
         return False
     held.state.mark_dirty()
@@ -42,6 +41,12 @@ def replace(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, 
     _swap(held, now, group, made, records)
     held.publish_replaced(_ended(now, min(end, made.next_offset)))
     return True
+
+
+def _can_begin(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo) -> bool:
+    """Whether all new files are there, and the segments that they replace are unchanged."""
+    present = {info.base: info.size for info in held.segments.all(held.now)}
+    return _is_complete(held.path, made) and all(present.get(info.base) == info.size for info in group)
 
 
 def _is_complete(directory: Path, made: SegmentInfo) -> bool:

@@ -30,7 +30,7 @@ def _the_mark_stays(original, directory):
 
 
 @replaces("no_deleted_flag", "embedlog.coordination.topic_changes:_set_deleted_locked")
-def _no_flag(original, path, directory_page, locked):
+def _no_flag(original, path, directory_page, locked, epoch):
     return None
 
 

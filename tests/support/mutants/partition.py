@@ -128,8 +128,8 @@ def _never_late(original, self, end, unsynced_count, unsynced_ms, deadline_ns):
 
 
 @replaces("cut_instead_of_adopt", "embedlog.partition.append_repair:_walk_tail")
-def _no_tail(original, fd, path, now, size):
-    return original(fd, path, now, now.segment_size)
+def _no_tail(original, fd, path, now, size, replica):
+    return original(fd, path, now, now.segment_size, replica)
 
 
 @replaces("swap_unfinished", "embedlog.partition.compaction.swap:finish")
@@ -143,9 +143,9 @@ def _cached_producers_stay_valid(original, held):
 
 
 @replaces("unstable_forgotten", "embedlog.partition.append_repair:_Producers.finish")
-def _open_transactions_forgotten(original, self, now):
+def _open_transactions_forgotten(original, self, now, replica):
     self._state = None
-    return original(self, now)
+    return original(self, now, replica)
 
 
 @replaces("truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_torn")
