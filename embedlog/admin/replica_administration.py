@@ -6,7 +6,7 @@ REPLICAADMIN-1  a method calls one part; the work is done in the modules of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from embedlog.replica_description import ReplicasDescription
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replication.events import Election
 from embedlog.storage import location
-from embedlog.types import Reassignment, TopicPartition, by_partition
+from embedlog.types import Reassignment, RepairReport, ReplicaDifference, TopicPartition, by_partition
 
 if TYPE_CHECKING:
     from embedlog.replica_set.replica_set import ReplicaSet
@@ -124,6 +124,36 @@ class ReplicaAdministration:
         self._engine.check_open()
         engine = self._engine
         return engine.set.assignments.in_progress() if isinstance(engine, ReplicatedEngine) else {}
+
+    def verify_replicas(
+        self, topic: str | None = None, *, repair: bool = False, progress: Callable[[int], object] | None = None
+    ) -> list[ReplicaDifference]:
+        """Compare the committed records of all replicas in the ISRs with their leaders, of all topics or of one; the differences.
+
+        All bytes are read. Of a compacted topic the last value of each key is compared. `repair` repairs the differences, as by
+        `repair`. `progress(bytes compared)` is called repeatedly; its exception ends the call. One directory has no differences.
+        Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
+        """
+        self._engine.check_open()
+        if not isinstance(self._engine, ReplicatedEngine):
+            return []
+        used = self._changeable_set() if repair else self._engine.set
+        places = used.assignments.places(topic, None)
+        found = used.verification.differences(places, progress)
+        if repair and found:
+            used.verification.repair(found, places)
+        return found
+
+    def repair(self, topic: str | None = None, partition: int | None = None) -> RepairReport:
+        """Replace damaged and different records of replicas by those of a complete replica; what was done.
+
+        The replica leaves the ISR, its log is cut at the first difference, and it copies the records again. Cut bytes stay in
+        files of the partition. A damaged leader hands over to another replica first. Without a complete replica nothing changes.
+        Raises LeaderNotAvailableError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
+        """
+        used = self._changeable_set()
+        places = used.assignments.places(topic, partition)
+        return used.verification.repair(used.verification.differences(places), places)
 
     def _changeable_set(self) -> ReplicaSet:
         engine = self._engine

@@ -20,6 +20,7 @@ from embedlog.replica_set.catching_up import CatchUp
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.verification.partition_repair import repair_damaged
 from embedlog.replication.events import (
     CancelReassignment,
     Elect,
@@ -81,7 +82,7 @@ class Assignments:
         LeaderNotAvailableError, NotEnoughDirectoriesError.
         """
         found: dict[TopicPartition, int] = {}
-        places = self._places(topic, number)
+        places = self.places(topic, number)
         for tp, place in places.items():
             try:
                 found[tp] = self._elect(place, tp, kind, node)
@@ -129,7 +130,7 @@ class Assignments:
                         found[tp] = self._elect((each.topic_id, each.number), tp, Election.PREFERRED, None)
         return found
 
-    def _places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
+    def places(self, topic: str | None, number: int | None) -> dict[TopicPartition, Place]:
         """The partitions that the arguments select. Raises UnknownTopicOrPartitionError."""
         if topic is None and number is not None:
             raise TypeError("a partition is given with its topic")
@@ -155,7 +156,7 @@ class Assignments:
         Raises UnknownTopicOrPartitionError, InvalidReplicaAssignmentError, NoReassignmentInProgressError,
         NotEnoughDirectoriesError.
         """
-        places = {tp: self._places(tp.topic, tp.partition)[tp] for tp in targets}
+        places = {tp: self.places(tp.topic, tp.partition)[tp] for tp in targets}
 
         def step(place: Place, topic: str, target: Sequence[int] | None) -> MakeEvent:
             def event(state: State, offset: int) -> Event:
@@ -201,6 +202,8 @@ class Assignments:
     def tend(self, place: Place, topic: str, ending: Callable[[], bool]) -> None:
         """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible now. For the housekeeper."""
         replicas, waiting = self._set.replicas(place, topic), frozenset[int]()
+        if replicas.damaged:
+            repair_damaged(replicas, self._set.deadline, ending)
         decided = self._set.decisions.hint().partitions.get(place)
         if decided is None or set(decided.replicas) <= set(decided.isr):
             self._catching_up.pop(place, None)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from embedlog._native import replication, system
 from embedlog.errors import (
+    CorruptRecordError,
+    EligibleLeadersNotAvailableError,
     EmbedlogError,
     LeaderNotAvailableError,
     LockTimeoutError,
@@ -90,6 +92,7 @@ class Leaders:
         self.number = place[1]
         self.name = f"{topic}-{self.number}"
         self._elections = Limit()
+        self.damaged: dict[int, Limit] = {}  # the nodes whose replica was found damaged here, until it is repaired
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
 
     @property
@@ -279,13 +282,19 @@ class Leaders:
         """The node whose directory fails. Raises the error if it belongs to this process (LEADERS-2).
 
         A lock for which the caller did not wait long enough shows nothing about its directory: it is raised at the deadline.
+        Damage without another replica in the ISR is raised too: no election could help.
         """
         if isinstance(problem, LockTimeoutError) and deadline_ns is not None and system.boot_ns() >= deadline_ns:
             raise problem
         node = self._directories.blame(problem, missing=not self.deleted())
         if node is None:
             raise problem
-        if node in self._decided(self._decisions.hint()).replicas:  # else it was moved away from there
+        decided = self._decided(self._decisions.hint())
+        if isinstance(problem, CorruptRecordError):
+            if decided.isr == (node,) and not decided.elr:
+                raise problem
+            self.damaged.setdefault(node, Limit())
+        if node in decided.replicas:  # else it was moved away from there
             self._directories.fail(node, problem)
             logger.warning("%s: node %d failed: %s", self.name, node, problem)
         return node
@@ -315,6 +324,32 @@ class Leaders:
         """The event of an election among the replicas that this process reaches. Raises LeaderNotAvailableError."""
         decided = self._decided(state)
         return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
+
+    def hand_over(self, leader: Leader, deadline_ns: int, reason: str) -> None:
+        """Elect another complete member of the ISR instead of this leader, unless that has happened.
+
+        Raises EligibleLeadersNotAvailableError if there is none, NotEnoughDirectoriesError.
+        """
+
+        def event(state: State, offset: int) -> Elect:
+            decided = self._decided(state)
+            others = {node: each for node, each in self.observed(decided).items() if node != leader.node}
+            if not any(each.found is Found.COMPLETE for node, each in others.items() if node in decided.isr):
+                text = f"no other replica in the ISR of {self.name} is complete"
+                raise EligibleLeadersNotAvailableError(text, expected=f"one of {list(decided.replicas)}", found=list(decided.isr))
+            return Elect(self._place, Election.OFFLINE, decided.partition_epoch, others)
+
+        self._decisions.propose([event], deadline_ns, reason=f"node {leader.node}: {reason}")
+
+    def leads(self, leader: Leader) -> bool:
+        """Whether the page still shows this leader. Raises StorageError."""
+        now, replica = leader.partition.replica.published()
+        return replica.role == replication.ROLE_LEADER and now.epoch == leader.epoch and not self.is_replaced(leader)
+
+    def is_member(self, leader: Leader, node: int) -> bool:
+        """Whether a node is in the maximal ISR of this leader's page."""
+        _, replica = leader.partition.replica.published()
+        return bool(replica.maximal_isr >> self._directories.slots()[node] & 1)
 
     def _also_lost(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one, and that can have a new one."""

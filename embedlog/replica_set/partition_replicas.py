@@ -184,7 +184,8 @@ class PartitionReplicas(Leaders):
                 self.commit(leader, now.log_end, deadline_ns)
             self.spread(leader, deadline_ns)
             for node in decided.replicas:
-                if node not in decided.isr and node not in waiting and self._directories.get(node) is not None:
+                held_back = node in waiting or node in self.damaged
+                if node not in decided.isr and not held_back and self._directories.get(node) is not None:
                     self.join(leader, node, deadline_ns)
             self._in_order = decided, changes, leader.partition
         except LeaderChanged:
@@ -192,7 +193,13 @@ class PartitionReplicas(Leaders):
 
     def is_in_order(self, decided: Decided) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is committed."""
-        if len(decided.isr) < len(decided.replicas) or decided.leader == NO_LEADER or decided.removing or decided.adding:
+        if (
+            self.damaged
+            or len(decided.isr) < len(decided.replicas)
+            or decided.leader == NO_LEADER
+            or decided.removing
+            or decided.adding
+        ):
             return False
         seen = self._in_order
         if seen is not None and seen[:2] == (decided, self._directories.changes):

@@ -24,6 +24,7 @@ from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replica_set.set_members import SetMembers
 from embedlog.replica_set.set_topics import SetTopics
+from embedlog.replica_set.verification.verification import Verification
 from embedlog.replication.events import CreateTopic, Event, Observed, Place
 from embedlog.replication.state import State
 from embedlog.topic import Topic
@@ -53,6 +54,7 @@ class ReplicaSet:
         self.directories, self.decisions = self.members.directories, self.members.decisions
         self.topics = SetTopics(self.decisions.hint)
         self.assignments = Assignments(self)
+        self.verification = Verification(self)
         self.growth = SetGrowth(self.members, self.assignments, self._config)
         voters = self.decisions.hint().voters
         if not checked.is_registered and len(voters) == 2:

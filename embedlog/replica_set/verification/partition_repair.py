@@ -1,0 +1,174 @@
+"""This module repairs a replica that is damaged or different: it is cut, and copies from the leader again.
+
+PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one nothing is changed
+PARTITIONREPAIR-2  the replica leaves the ISR by a decision before its log is cut. Cut bytes stay in other files (LOGCUT-5)
+PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks: without a good source it is kept
+PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the leader's lock was free once, no
+    earlier join is in progress; the role is compared again in the section of the cut
+PARTITIONREPAIR-5  after an interruption the replica is outside the ISR. It joins with the bytes that it has, and the next
+    comparison finds what is left
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from embedlog._native import system
+from embedlog._native.replication import ROLE_NONE
+from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, LeaderNotAvailableError
+from embedlog.partition.replication.replica_log import Fenced, NotLeader
+from embedlog.replica_set.copying import copy
+from embedlog.replica_set.leaders import LeaderChanged
+from embedlog.replica_set.verification.comparison import Difference, SourceDamagedError, check, compare
+from embedlog.types import RepairedReplica, ReplicaDifference
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+    from embedlog.replica_set.leaders import Leader
+    from embedlog.replica_set.partition_replicas import PartitionReplicas
+    from embedlog.replica_set.verification.comparison import Note
+
+logger = logging.getLogger("embedlog")
+
+
+class PartitionRepair:
+    """The replicas of one partition, compared and repaired by this process. Threads: one at a time."""
+
+    def __init__(self, replicas: PartitionReplicas, deadline: Callable[[], int]) -> None:
+        self._replicas, self._deadline = replicas, deadline
+
+    # ---- comparison ------------------------------------------------------------------------------
+
+    def differences(self, note: Note) -> list[ReplicaDifference]:
+        """The differences of the members of the ISR that this process reaches. Raises LeaderNotAvailableError."""
+        until = self._deadline()
+        while True:
+            leader = self._replicas.leader(until)
+            try:
+                return self._differences(leader, note)
+            except EmbedlogError:
+                if self._replicas.leads(leader) or system.boot_ns() >= until:
+                    raise
+
+    def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
+        found: list[ReplicaDifference] = []
+        for node, follower in self._replicas.in_sync(leader)[1:]:
+            try:
+                difference = compare(leader.partition, follower, note)
+            except SourceDamagedError as problem:
+                return [self._described(leader.node, problem.difference)]
+            if difference is not None:
+                found.append(self._described(node, difference))
+        if len(self._replicas.in_sync(leader)) == 1:
+            try:
+                check(leader.partition, leader.partition.published().log_start)
+            except SourceDamagedError as problem:
+                found.append(self._described(leader.node, problem.difference))
+        return found
+
+    def _described(self, node: int, found: Difference) -> ReplicaDifference:
+        return ReplicaDifference(
+            self._replicas.topic, self._replicas.number, node, found.kind, str(found.path), found.first, found.end, found.text
+        )
+
+    # ---- repair ----------------------------------------------------------------------------------
+
+    def repair(self, node: int, note: Note = lambda size: None) -> RepairedReplica | None:
+        """Compare the replica of a node, and copy it again from its first difference on; None without a difference.
+
+        Raises EligibleLeadersNotAvailableError, CorruptRecordError if the leader is damaged as well, LeaderNotAvailableError.
+        """
+        until = self._deadline()
+        while True:
+            leader = self._replicas.leader(until)
+            if leader.node == node:
+                self._replicas.hand_over(leader, until, "its replica is damaged")
+            else:
+                try:
+                    return self._repair(leader, node, note)
+                except (LeaderChanged, Fenced, NotLeader):
+                    until = self._deadline() if system.boot_ns() < until else until
+            if system.boot_ns() >= until:
+                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline of a repair")
+
+    def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
+        follower = self._replicas.reached(node)
+        if follower is None:
+            raise LeaderNotAvailableError(
+                f"the directory of node {node} fails: {self._replicas.name} is repaired after it returns"
+            )
+        copy(leader, follower, 0, self._deadline())
+        try:
+            found = compare(leader.partition, follower, note)
+            if found is not None:
+                check(leader.partition, leader.partition.published().log_start if found.anew else found.first)
+        except SourceDamagedError as problem:
+            difference = problem.difference
+            raise CorruptRecordError(
+                f"{self._replicas.name} is damaged also in its leader, node {leader.node}", path=difference.path, found=problem
+            ) from problem
+        if found is None:
+            return None
+        self._leave(leader, node, follower, found)
+        end = follower.published().log_end
+        self._cut(leader, node, follower, found)
+        logger.warning(
+            "%s: node %d: %s (%s): offsets %d to %d are copied from node %d",
+            self._replicas.name, node, found.text, found.path, found.first, max(end, found.end) - 1, leader.node,
+        )  # fmt: skip
+        self._copy_again(leader, node, follower)
+        name = self._replicas.topic
+        return RepairedReplica(name, self._replicas.number, node, leader.node, str(found.path), found.first, max(end, found.end))
+
+    def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
+        """Leave the ISR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
+        self._replicas.leave(leader, node, self._deadline(), f"node {node}: {found.kind} from offset {found.first} on")
+        with follower.replica.exclusive(self._deadline()) as held:
+            held.publish(held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0))
+            system.point("repair-role")
+
+    def _cut(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
+        """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins meanwhile: it is compared again."""
+        with leader.partition.replica.exclusive(self._deadline()) as held:
+            leads = self._replicas.leads(leader)
+        if not leads or self._replicas.is_member(leader, node):
+            raise LeaderChanged
+        start = leader.partition.published().log_start
+        with follower.replica.exclusive(self._deadline()) as held:
+            if held.replica.role != ROLE_NONE:
+                raise LeaderChanged
+            if found.anew:
+                held.restart(start)
+            else:
+                held.truncate(max(found.first, held.now.log_start))
+        system.point("repair-cut")
+
+    def _copy_again(self, leader: Leader, node: int, follower: Partition) -> None:
+        """Copy, and join. An ISR that changes meanwhile leaves the rest to the housekeeper."""
+        end = -1
+        while end < (wanted := leader.partition.published().high_watermark):
+            end = copy(leader, follower, wanted, self._deadline())
+        self._replicas.join(leader, node, self._deadline())
+
+
+def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], ending: Callable[[], bool]) -> None:
+    """Repair the replicas that were found damaged by reads or copies of this process. For the housekeeper."""
+
+    def note(size: int) -> None:
+        if ending():
+            raise ClosedError("the log is closed during a repair")
+
+    for node, limit in list(replicas.damaged.items()):
+        if system.boot_ns() < limit.next_ns() or replicas.reached(node) is None:
+            continue
+        limit.made()
+        try:
+            PartitionRepair(replicas, deadline).repair(node, note)
+        except ClosedError:
+            raise
+        except EmbedlogError as problem:
+            logger.warning("%s: the damaged replica of node %d is not repaired: %s", replicas.name, node, problem)
+        else:
+            replicas.damaged.pop(node, None)

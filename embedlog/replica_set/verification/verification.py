@@ -1,0 +1,76 @@
+"""This module compares and repairs the replicas of the partitions of an open set.
+
+VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the next copy
+VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and the report names it
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from embedlog.errors import EmbedlogError
+from embedlog.replica_set.verification.partition_repair import PartitionRepair
+from embedlog.types import RepairedReplica, RepairReport, ReplicaDifference, TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.replica_set.partition_replicas import PartitionReplicas
+    from embedlog.replication.events import Place
+
+logger = logging.getLogger("embedlog")
+
+Progress = Callable[[int], object]  # gets the bytes that were compared so far
+
+
+class OpenSet(Protocol):
+    """The open set, as far as a comparison needs it."""
+
+    def deadline(self) -> int: ...
+    def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
+
+
+class Verification:
+    """The comparisons of an open set. Threads: any."""
+
+    def __init__(self, replica_set: OpenSet) -> None:
+        self._set = replica_set
+
+    def differences(self, places: Mapping[TopicPartition, Place], progress: Progress | None = None) -> list[ReplicaDifference]:
+        """The first difference of each replica in the ISR from its leader. Raises LeaderNotAvailableError."""
+        count = _Count(progress)
+        return [found for tp, place in places.items() for found in self._repair_of(tp, place).differences(count.add)]
+
+    def repair(self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]) -> RepairReport:
+        """Repair replicas with a difference (VERIFICATION-2)."""
+        repaired, left, waiting = list[RepairedReplica](), dict[ReplicaDifference, str](), list(found)
+        while waiting:
+            each = waiting.pop(0)
+            tp = TopicPartition(each.topic, each.partition)
+            repair = self._repair_of(tp, places[tp])
+            try:
+                done = repair.repair(each.node)
+                if done is not None:
+                    repaired.append(done)
+                others = [] if done is None else repair.differences(lambda size: None)
+                known = {(other.topic, other.partition, other.node) for other in (*waiting, *left, each)}
+                waiting += [other for other in others if (other.topic, other.partition, other.node) not in known]
+            except EmbedlogError as problem:
+                logger.warning("%s-%d: node %d is not repaired: %s", each.topic, each.partition, each.node, problem)
+                left[each] = str(problem)
+        return RepairReport(tuple(repaired), left)
+
+    def _repair_of(self, tp: TopicPartition, place: Place) -> PartitionRepair:
+        return PartitionRepair(self._set.replicas(place, tp.topic), self._set.deadline)
+
+
+class _Count:
+    """The bytes of one call."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._done = progress, 0
+
+    def add(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(self._done)

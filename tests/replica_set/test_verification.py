@@ -1,0 +1,194 @@
+"""Comparison and repair of replicas: damage and differences are found, replaced by a complete replica, and reported."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.replica_set.verification.comparison import Difference, compare
+from embedlog.storage import file_names
+
+Compared = Difference | None
+
+QUIET = {"housekeeping": False}
+COUNT = 60
+WANTED = [b"%03d" % number * 200 for number in range(COUNT)]
+
+
+def opened(root: Path, count: int = 3) -> embedlog.Log:
+    return embedlog.open([root / f"d{n}" for n in range(1, count + 1)], config=QUIET)
+
+
+@contextlib.contextmanager
+def filled(root: Path, factor: int = 3, **config: str) -> Iterator[embedlog.Log]:
+    """An open set with one topic of one partition."""
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    with opened(root) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3][:factor]}, config=options)
+        with log.producer(linger_ms=0) as producer:
+            for number, value in enumerate(WANTED):
+                producer.send("t", value, key=b"%d" % (number % 7)).result(20)
+        yield log
+
+
+def segment_of(root: Path, node: int) -> Path:
+    return file_names.segment_path(root / f"d{node}" / "t-0", 0)
+
+
+def flip(path: Path, share: float = 0.51) -> None:
+    """Change one byte of a record in the middle of a log."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * share)] ^= 0x55
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def values(log: embedlog.Log) -> list[bytes]:
+    return [record.value for record in log.scan("t").records()]
+
+
+def isr(log: embedlog.Log) -> list[int]:
+    log._engine.set.topics.refresh()
+    return sorted(next(iter(log._engine.set.decisions.hint().partitions.values())).isr)
+
+
+def leader(log: embedlog.Log) -> int:
+    return next(iter(log._engine.set.decisions.hint().partitions.values())).leader
+
+
+def assert_equal_copies(root: Path) -> None:
+    """All directories have the same bytes."""
+    copies = [segment_of(root, node).read_bytes().rstrip(b"\0") for node in (1, 2, 3)]
+    assert copies[0] == copies[1] == copies[2]
+
+
+def test_equal_replicas_have_no_difference(tmp_path: Path) -> None:
+    compared: list[int] = []
+    with filled(tmp_path) as log:
+        assert log.verify_replicas(progress=compared.append) == []
+        assert log.verify_replicas("t", repair=True) == []
+        assert log.repair() == embedlog.RepairReport((), {})
+        assert compared[-1] >= 2 * sum(map(len, WANTED))
+        with pytest.raises(embedlog.errors.UnknownTopicOrPartitionError):
+            log.verify_replicas("other")
+
+
+def test_one_directory_has_no_differences(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        assert log.verify_replicas() == []
+        with pytest.raises(embedlog.errors.ReplicaSetError):
+            log.repair()
+
+
+def test_a_damaged_follower_is_found_and_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with filled(tmp_path) as log:
+        assert leader(log) == 1
+        flip(segment_of(tmp_path, 2))
+        [found] = log.verify_replicas("t")
+        assert (found.topic, found.partition, found.node, found.kind) == ("t", 0, 2, "damaged")
+        assert 0 < found.first_offset < COUNT == found.end_offset
+        assert Path(found.path) == segment_of(tmp_path, 2)
+        with caplog.at_level(logging.WARNING, "embedlog"):
+            report = log.repair("t", 0)
+        [done] = report.repaired
+        assert (done.node, done.source, done.first_offset, done.end_offset) == (2, 1, found.first_offset, COUNT)
+        assert not report.left
+        assert "offsets" in caplog.text
+        assert "copied from node 1" in caplog.text
+        assert list((tmp_path / "d2" / "t-0").glob(f"{file_names.CUT}*")), "the cut bytes are kept"
+        assert isr(log) == [1, 2, 3]
+        assert log.verify_replicas() == []
+        assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
+
+
+def test_a_damaged_leader_hands_over_before_its_repair(tmp_path: Path) -> None:
+    with filled(tmp_path) as log:
+        flip(segment_of(tmp_path, 1))
+        [found] = log.verify_replicas(repair=True)
+        assert (found.node, found.kind) == (1, "damaged")
+        assert leader(log) != 1
+        assert isr(log) == [1, 2, 3]
+        assert log.verify_replicas() == []
+        assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
+
+
+def test_a_reader_of_a_damaged_leader_gets_the_bytes_of_another_replica(tmp_path: Path) -> None:
+    with filled(tmp_path) as log:
+        flip(segment_of(tmp_path, 1))
+        with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=2000) as consumer:
+            assert [record.value for record in consumer] == WANTED
+        assert leader(log) != 1
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert log.verify_replicas() == []
+    assert_equal_copies(tmp_path)
+
+
+def test_damage_in_different_places_of_all_followers_is_repaired(tmp_path: Path) -> None:
+    with filled(tmp_path) as log:
+        flip(segment_of(tmp_path, 2), 0.2)
+        flip(segment_of(tmp_path, 3), 0.8)
+        assert sorted(each.node for each in log.repair().repaired) == [2, 3]
+        assert isr(log) == [1, 2, 3]
+        assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
+
+
+def test_the_only_copy_is_left_as_it_is(tmp_path: Path) -> None:
+    with filled(tmp_path, factor=1) as log:
+        flip(segment_of(tmp_path, 1))
+        before = segment_of(tmp_path, 1).read_bytes()
+        report = log.repair()
+        assert not report.repaired
+        assert [each.node for each in report.left] == [1]
+        assert segment_of(tmp_path, 1).read_bytes() == before
+        with pytest.raises(embedlog.errors.CorruptRecordError):
+            values(log)
+
+
+def two_logs(
+    root: Path, ours: list[tuple[bytes, bytes | None]], theirs: list[tuple[bytes, bytes | None]], policy: str
+) -> Compared:
+    """What the comparison of two logs with these records finds."""
+    with contextlib.ExitStack() as stack:
+        partitions = []
+        for name, records in (("ours", ours), ("theirs", theirs)):
+            log = stack.enter_context(embedlog.open(root / name, config=QUIET))
+            log.create_topic("t", 1, config={"cleanup.policy": policy})
+            with log.producer(linger_ms=0, enable_idempotence=False) as producer:
+                for number, (key, value) in enumerate(records):
+                    producer.send("t", value, key=key, timestamp_ms=number + 1).result(20)
+            partitions.append(log._engine.partition("t", 0))
+        return compare(*partitions)
+
+
+RECORDS: list[tuple[bytes, bytes | None]] = [(b"%d" % (number % 5), b"%03d" % number) for number in range(20)]
+
+
+def test_the_first_batch_with_other_bytes_is_the_difference(tmp_path: Path) -> None:
+    found = two_logs(tmp_path, RECORDS, [*RECORDS[:7], (b"2", b"xyz"), *RECORDS[8:]], "delete")
+    assert found is not None
+    assert (found.kind, found.first, found.end, found.anew) == ("different", 7, 20, False)
+
+
+def test_equal_records_are_equal_bytes(tmp_path: Path) -> None:
+    assert two_logs(tmp_path, RECORDS, RECORDS, "delete") is None
+
+
+def test_of_a_compacted_topic_the_last_values_count(tmp_path: Path) -> None:
+    earlier = [(key, b"old") for key, _ in RECORDS[:5]] + RECORDS[5:]
+    assert two_logs(tmp_path, RECORDS, earlier, "compact") is None
+
+
+@pytest.mark.parametrize("last", [b"xyz", None])
+def test_another_last_value_in_a_compacted_topic_is_a_difference(tmp_path: Path, last: bytes | None) -> None:
+    found = two_logs(tmp_path, RECORDS, [*RECORDS[:-1], (RECORDS[-1][0], last)], "compact")
+    assert found is not None
+    assert (found.kind, found.first, found.anew) == ("different", 19, True)
