@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import embedlog
+from embedlog._native import system
 from embedlog.replica_set.verification.comparison import Difference, compare
 from embedlog.storage import file_names
 
@@ -192,3 +195,43 @@ def test_another_last_value_in_a_compacted_topic_is_a_difference(tmp_path: Path,
     found = two_logs(tmp_path, RECORDS, [*RECORDS[:-1], (RECORDS[-1][0], last)], "compact")
     assert found is not None
     assert (found.kind, found.first, found.anew) == ("different", 19, True)
+
+
+POINTS = ["cut-intent", "cut-begun", "cut-indexes", "cut-published", "repair-cut"]
+
+
+def killed_in_a_repair(root: Path, point: str) -> None:
+    """A process fills a set, damages a follower, and is killed at a point of its repair."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with filled(root) as log:
+                flip(segment_of(root, 2))
+                system.fault_arm(["point"], 1, "kill_before", name=point)
+                log.repair()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_interrupted_repair_is_completed_by_the_next_one(tmp_path: Path, point: str) -> None:
+    killed_in_a_repair(tmp_path, point)
+    with opened(tmp_path) as log:
+        log.housekeep()
+        assert values(log) == WANTED
+        assert isr(log) == [1, 2, 3]
+        log.repair()
+        assert isr(log) == [1, 2, 3]
+        assert log.verify_replicas() == []
+        assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
+
+
+def test_a_replica_whose_repair_was_interrupted_before_the_cut_does_not_join_with_damage(tmp_path: Path) -> None:
+    killed_in_a_repair(tmp_path, "repair-role")
+    with opened(tmp_path) as log:
+        log.housekeep()
+        assert isr(log) == [1, 3]
+        assert log.verify_replicas() == []
+        assert values(log) == WANTED

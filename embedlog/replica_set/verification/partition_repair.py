@@ -5,8 +5,8 @@ PARTITIONREPAIR-2  the replica leaves the ISR by a decision before its log is cu
 PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks: without a good source it is kept
 PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the leader's lock was free once, no
     earlier join is in progress; the role is compared again in the section of the cut
-PARTITIONREPAIR-5  after an interruption the replica is outside the ISR. It joins with the bytes that it has, and the next
-    comparison finds what is left
+PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and joins. After an interruption
+    before the cut the replica is outside the ISR; a load that finds the damage keeps it there
 """
 
 from __future__ import annotations
