@@ -13,6 +13,7 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.replica_set.verification import partition_repair
 from embedlog.replica_set.verification.comparison import Difference, compare
 from embedlog.storage import file_names
 
@@ -235,3 +236,20 @@ def test_a_replica_whose_repair_was_interrupted_before_the_cut_does_not_join_wit
         assert isr(log) == [1, 3]
         assert log.verify_replicas() == []
         assert values(log) == WANTED
+
+
+def test_a_different_replica_of_a_compacted_topic_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path, cleanup_policy="compact") as log:
+        path = segment_of(tmp_path, 3).parent
+        found = [Difference("different", path, 10, COUNT, "another last value", anew=True)]
+        monkeypatch.setattr(partition_repair, "compare", lambda *_: found.pop() if found else None)
+        replicas = next(iter(log._engine.set._replicas.values()))
+        done = partition_repair.PartitionRepair(replicas, log._engine.set.deadline).repair(3)
+        assert done is not None
+        assert (done.node, done.first_offset, done.end_offset) == (3, 10, COUNT)
+        monkeypatch.undo()
+        assert not list(path.glob(f"{file_names.CUT}*")), "the log began again"
+        assert isr(log) == [1, 2, 3]
+        assert log.verify_replicas() == []
+        assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
