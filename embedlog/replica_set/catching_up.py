@@ -62,7 +62,7 @@ class CatchUp:
                     return False
                 end = leader.partition.published().log_end
                 before = follower.size_bytes()
-                at, last = copy(leader, follower, min(at + 1, end), self._deadline()), at
+                at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True), at
                 self._allowed -= max(0, follower.size_bytes() - before)
                 if at >= end or at == last:
                     return True

@@ -3,24 +3,32 @@
 COPYING-1  a follower first follows the leader's epoch, which cuts what the leader does not have (REPLICA-2)
 COPYING-2  the bytes of every chunk are checked (checksums, chain, digests) before the follower takes them unchanged
 COPYING-3  a follower that lacks much gets one chunk while the next one is read. A chunk for another log end is not taken
-COPYING-4  no lock of the leader is held, and the follower's lock is held for one chunk
+COPYING-4  a replica outside the ISR whose page has no role may be of an earlier copy, or written without the set. Before it
+    follows, its bytes are compared with those of the leader from the log start, and cut at the first difference (REPLICA-19)
+COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import replication
+from embedlog.errors import CorruptRecordError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.partition.replication.replica_log import Fenced
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.leaders import Leader
+
+logger = logging.getLogger("embedlog")
 
 CHUNK_BYTES: Final = 1 << 20
 LARGE_CHUNK_BYTES: Final = 4 << 20  # if much is to be copied: fewer locks and fewer reads of the pages
@@ -28,13 +36,19 @@ LARGE_CHUNK_BYTES: Final = 4 << 20  # if much is to be copied: fewer locks and f
 Read = Callable[[int], "Fetched"]
 
 
-def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int:
-    """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, and errors of both directories."""
+def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int, *, compared: bool = False) -> int:
+    """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, and errors of both directories.
+
+    `compared`: the follower is outside the ISR, and its bytes are compared before it follows (COPYING-4).
+    """
     now, replica = follower.replica.published()
     if now.epoch > leader.epoch:
         raise Fenced
     if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
-        follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns)
+        limit = None
+        if compared and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
+            limit = _equal_end(leader.partition, follower)
+        follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
     at = follower.replica.published()[0].log_end
     if at >= end:
         return at
@@ -53,6 +67,48 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int
                 break
             at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns)
     return at
+
+
+def _equal_end(leader: Partition, follower: Partition) -> int:
+    """The offset up to which both logs have the same batches; of a compacted topic with a difference, the log start."""
+    now = follower.published()
+    at = max(now.log_start, leader.published().log_start)
+    while at < now.log_end:
+        following = _compared(leader.replica.read(at, LARGE_CHUNK_BYTES), _own(follower, at))
+        if following is None:
+            break
+        at = following
+    end = min(at, now.log_end)
+    if end < min(now.log_end, leader.published().log_end):
+        logger.warning("%s differs from the log of the leader, from offset %d on", follower.path, end)
+        return now.log_start if follower.config.compacted else end
+    return end
+
+
+def _own(follower: Partition, offset: int) -> Fetched | None:
+    """The batches of the follower at an offset; None if they are damaged."""
+    try:
+        return follower.replica.read(offset, LARGE_CHUNK_BYTES)
+    except CorruptRecordError as problem:
+        logger.warning("%s is damaged, and copied again: %s", follower.path, problem)
+        return None
+
+
+def _compared(theirs: Fetched, own: Fetched | None) -> int | None:
+    """The offset after the equal batches at the begin of both; None if the first ones differ or are absent."""
+    if own is None:
+        return None
+    following = None
+    for one, other in zip(theirs.batches, own.batches, strict=False):
+        if _bytes_of(theirs, one) != _bytes_of(own, other):
+            break
+        following = int(one["base_offset"]) + int(one["last_offset_delta"]) + 1
+    return following
+
+
+def _bytes_of(fetched: Fetched, row: np.void) -> memoryview:
+    position = int(row["position"])
+    return fetched.data[position : position + int(row["size"])]
 
 
 class _Ahead(threading.Thread):

@@ -296,7 +296,7 @@ class PartitionReplicas(Leaders):
         node = member.node
         with self._joining:
             follower = self._partition(member)
-            copy(leader, follower, leader.partition.published().log_end, deadline_ns)
+            copy(leader, follower, leader.partition.published().log_end, deadline_ns, compared=True)
             decided = self._decided(self._decisions.hint())
             slot = self._directories.slots()[node]
             if not leader.partition.replica.join(follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns):

@@ -4,8 +4,11 @@ REGISTRATION-1  the first process in a directory keeps the registration id only 
     broker and no process without the set may have written here since. Else it draws a new id before any other write
 REGISTRATION-2  a directory had the registered id, or was registered by it, and crashed; a directory with any other id is foreign.
     A visit of a broker is recorded with the new id, so that a second crash does not hide it
-REGISTRATION-3  one decision registers all directories that were opened, and appends nothing if all of them were closed in order
+REGISTRATION-3  one decision registers all directories that were opened. The first process in a directory raises its broker epoch,
+    also after an orderly close, as a start of a broker does. The decision appends nothing for later processes
 REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before
+REGISTRATION-5  a directory that was closed in order with a lower broker epoch than the registered one was put back to an earlier
+    copy: it draws a new id and is foreign. A majority of the other directories shows that
 """
 
 from __future__ import annotations
@@ -46,11 +49,15 @@ class Opening(NamedTuple):
 
 
 class Entered(NamedTuple):
-    """A directory of the set that this process has opened, and the registration id before a new one was drawn."""
+    """A directory of the set that this process has opened, and the registration id before a new one was drawn.
+
+    `fresh`: this process is the first one in it since an orderly close.
+    """
 
     path: Path
     membership: Membership
     previous_id: UUID
+    fresh: bool = False
 
 
 def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
@@ -63,8 +70,22 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
         return None
     kept = opening.clean and not opening.visited and not found.alone and opening.mark_epoch == found.broker_epoch
     if not opening.first or (kept and found.registration_id == found.registered_id):
-        return Entered(opening.path, found, found.registration_id)
+        return Entered(opening.path, found, found.registration_id, fresh=opening.first)
     return Entered(opening.path, renew(opening.path, found, mode, alone=opening.visited), found.registration_id)
+
+
+def with_new_id_if_put_back(entered: Entered, state: State, deadline_ns: int, mode: int = 0o666) -> Entered:
+    """The directory, with a new id if it was put back to an earlier copy (REGISTRATION-5)."""
+    own = entered.membership
+    registered = state.nodes.get(own.node)
+    same = registered is not None and registered.incarnation == own.registration_id
+    if registered is None or not entered.fresh or not same or own.broker_epoch >= registered.broker_epoch:
+        return entered
+    epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch}"
+    logger.warning("the directory %s of node %d was put back to an earlier copy (%s)", entered.path, own.node, epochs)
+    with open_locks([entered.path], deadline_ns, mode):
+        renewed = renew(entered.path, own, mode, alone=True)
+    return entered._replace(membership=renewed, fresh=False)
 
 
 def found_state(entered: Entered, state: State) -> Found:
@@ -129,7 +150,8 @@ def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEv
         identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
         if own.node in state.nodes:
             found = found_state(each, state)
-            return Register(identity, found, offset, seen={} if found is Found.COMPLETE else observe(state))
+            seen = {} if found is Found.COMPLETE else observe(state)
+            return Register(identity, found, offset, fresh=each.fresh, seen=seen)
         if not state.nodes:
             _check_complete(own, entered)
         return Add(identity, offset, own.own.voter, own.own.replicas)

@@ -234,6 +234,7 @@ class SetMembers:
     def _register(self, deadline_ns: int) -> None:
         """Register what is not registered, by one decision (SETMEMBERS-1). Raises NotEnoughDirectoriesError, ReplicaSetError."""
         self._drop_retired(deadline_ns)
+        self._renew_put_back(deadline_ns)
         entered = [self._opened[node].entered for node in sorted(self._unregistered)]
         state = registration.register(
             self.decisions, entered, observe=self.observed, deadline_ns=deadline_ns, mode=self._config.file_mode
@@ -243,6 +244,16 @@ class SetMembers:
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
         self._use_registered(state)
+
+    def _renew_put_back(self, deadline_ns: int) -> None:
+        """Draw new ids for the directories that were put back to earlier copies (REGISTRATION-5)."""
+        state = self.decisions.hint()
+        for node in sorted(self._unregistered):
+            opened = self._opened[node]
+            entered = registration.with_new_id_if_put_back(opened.entered, state, deadline_ns, self._config.file_mode)
+            if entered is not opened.entered:
+                self._opened[node] = opened._replace(entered=entered)
+                self.directories.put([self._usable(self._opened[node], state)])
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""

@@ -10,6 +10,7 @@ NODE-6  a new directory gets the smallest slot that no present directory has. No
     that left, because no partition names it
 NODE-7  a forced retirement removes a directory with all its replicas. The rest has another generation, and votes. What only the
     removed replicas had is lost: the ISR is the rest of it, else the ELR, else all replicas that are left
+NODE-8  a foreign directory leaves every ISR with another member, also if none is complete: its records are not those of the set
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from embedlog.replication.state import State
 
 
 def register(state: State, event: Register) -> Decision:
-    """The present incarnation of a registered directory. Nothing after an orderly close, if nothing else changed."""
+    """The present incarnation and broker epoch of a registered directory. Nothing if another process has it open already."""
     identity = event.identity
     refusal = _refused_identity(state, identity)
     if refusal is not None:
@@ -40,7 +41,7 @@ def register(state: State, event: Register) -> Decision:
         or event.found is Found.AWAY
     ):
         return Refusal.INVALID_REGISTRATION
-    epoch = old.broker_epoch if same_incarnation else event.offset
+    epoch = old.broker_epoch if same_incarnation and not event.fresh else event.offset
     new = replace(old, incarnation=identity.incarnation, broker_epoch=epoch, path=identity.path, rack=identity.rack)
     if _is_used(state, new):
         return Refusal.INVALID_REGISTRATION
@@ -51,19 +52,22 @@ def register(state: State, event: Register) -> Decision:
 
 
 def _without(state: State, old: Partition, event: Register) -> Partition | None:
-    """The partition after this node left ISR and ELR (NODE-2); None if it stays, or is in neither of them."""
+    """The partition after this node left ISR and ELR (NODE-2, NODE-8); None if it stays, or is in neither of them."""
     node = event.identity.node
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
-    if (node not in old.isr and node not in old.elr) or complete(state, (node,), seen):
+    foreign = event.found is Found.FOREIGN
+    if (node not in old.isr and node not in old.elr) or (complete(state, (node,), seen) and not foreign):
         return None
     isr = [each for each in old.isr if each != node]
     elr = [each for each in old.elr if each != node]
     candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))
-    if not candidates:
+    if not candidates and not (foreign and isr):
         return None
     base = replace(old, isr=tuple(isr), elr=tuple(elr))
     if old.leader in isr:
         return changed(state, base, isr=isr, eligible=elr, recovering=old.recovering)
+    if not candidates:
+        return changed(state, base, isr=isr, eligible=elr, leader=NO_LEADER, recovering=old.recovering)
     return elected(state, base, best(old, candidates, seen), seen)
 
 

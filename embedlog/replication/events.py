@@ -201,7 +201,7 @@ class Identity:
 class Register:
     """A registered directory was opened. `found`: complete after an orderly close.
 
-    `alive`: its registered incarnation answers, too.
+    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a new broker epoch.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition with this node. If it has a
     complete one of this node, the partition is not changed: the replica joined after an earlier registration of it.
@@ -211,6 +211,7 @@ class Register:
     found: Found
     offset: int
     alive: bool = False
+    fresh: bool = False
     seen: Mapping[Place, Observed] = field(default_factory=dict)
 
 

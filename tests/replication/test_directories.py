@@ -53,6 +53,21 @@ def test_after_an_orderly_close_nothing_is_decided() -> None:
     assert decided(with_topic(), CLEAN) == ()
 
 
+def test_the_first_opening_after_an_orderly_close_raises_the_broker_epoch() -> None:
+    state = with_topic()
+    assert decided(state, replace(CLEAN, fresh=True)) == (replace(state.nodes[1], broker_epoch=99),)
+
+
+def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
+    """Its records are not those of the set, so no election may need its log."""
+    state = with_topic()
+    for observed in ({}, seen("1"), seen("c2 c3")):
+        (record,) = changes_of(decided(state, crashed(1, observed, Found.FOREIGN)))
+        assert (record.leader, record.isr, record.leader_epoch) == (NO_LEADER, (2, 3), 1)
+    alone = having(state, isr=(1,))
+    assert changes_of(decided(alone, crashed(1, {}, Found.FOREIGN))) == [], "the last member stays"
+
+
 def test_a_moved_directory_keeps_its_life_and_registration() -> None:
     state = apply(with_topic(), replace(with_topic().nodes[1], voter=False, leaving=True, generation=0))
     (found,) = decided(state, replace(CLEAN, identity=identity(1, path="/new", rack="a")))

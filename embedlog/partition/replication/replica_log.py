@@ -141,9 +141,12 @@ class ReplicaLog:
         high_watermark = min(noted.get((state.topic, state.number), 0), now.log_end)
         return now._replace(high_watermark=max(high_watermark, now.log_start))
 
-    def follow(self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None) -> int:
+    def follow(
+        self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None, *, limit: int | None = None
+    ) -> int:
         """Follow a leader in this epoch; the log end after the cut (REPLICALOG-3). Raises Fenced.
 
+        `limit`: nothing after this offset is kept, because its bytes are not those of the leader.
         `epoch_end` is `Partition.epoch_end` of the leader. It is called without a lock (REPLICALOG-4).
         """
         until = self._state.deadline() if deadline_ns is None else deadline_ns
@@ -151,6 +154,7 @@ class ReplicaLog:
             now, _ = self.published()
             epochs = self._epochs()
             end = agreed_end(epochs, now.log_end, epoch_end)
+            end = end if limit is None else min(end, limit)
             with self.exclusive(until) as held:
                 found = self._follow_locked(held, leader, epoch, end, now.log_end, epochs)
             if found is None:

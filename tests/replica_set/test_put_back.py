@@ -1,0 +1,129 @@
+"""Directories that were put back to an earlier copy while the set was closed: they lead nothing before they are compared."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.replica_set import membership
+
+NODES = (1, 2, 3)
+
+
+def opened(root: Path) -> embedlog.Log:
+    return embedlog.open([root / f"d{node}" for node in NODES], auto_leader_rebalance_enable=False)
+
+
+def send(log: embedlog.Log, *values: bytes) -> None:
+    with log.producer(acks="all") as producer:
+        for value in values:
+            producer.send("t", value, partition=0).result(60)
+
+
+def values(log: embedlog.Log) -> list[bytes | None]:
+    return [record.value for record in log.scan("t").records()]
+
+
+@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
+def test_an_earlier_copy_loses_no_acknowledged_record(tmp_path: Path, node: int, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy")
+    with opened(tmp_path) as log:
+        send(log, b"after")
+    shutil.rmtree(tmp_path / f"d{node}")
+    (tmp_path / "copy").rename(tmp_path / f"d{node}")
+    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path) as log:
+        assert values(log) == [b"before", b"after"]
+        send(log, b"later")
+        deadline = time.monotonic() + 60
+        while len(log.replicas("t").partitions[0].isr) < 3:
+            assert time.monotonic() < deadline
+            log.housekeep()
+        assert values(log) == [b"before", b"after", b"later"]
+    assert [line for line in caplog.messages if "put back" in line]
+    contents = {(tmp_path / f"d{each}" / "t-0" / f"{0:020d}.log").read_bytes() for each in NODES}
+    assert len(contents) == 1
+
+
+def test_every_orderly_opening_has_new_broker_epochs(tmp_path: Path) -> None:
+    before = [-1, -1, -1]
+    for _ in range(3):
+        with opened(tmp_path), opened(tmp_path):  # the second one registers nothing
+            after = recorded(tmp_path)
+        assert all(one < other for one, other in zip(before, after, strict=True))
+        assert recorded(tmp_path) == after
+        before = after
+
+
+def recorded(root: Path) -> list[int]:
+    found = [membership.read(root / f"d{node}") for node in NODES]
+    return [each.broker_epoch for each in found if each is not None]
+
+
+def killed(root: Path, *values: bytes) -> None:
+    """A process that sends these records, and is killed."""
+    child = os.fork()
+    if child == 0:
+        log = opened(root)
+        send(log, *values)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def level(log: embedlog.Log) -> None:
+    deadline = time.monotonic() + 60
+    while len(log.replicas("t").partitions[0].isr) < 3:
+        assert time.monotonic() < deadline
+        log.housekeep()
+
+
+def logs(root: Path) -> set[bytes]:
+    return {(root / f"d{node}" / "t-0" / f"{0:020d}.log").read_bytes() for node in NODES}
+
+
+@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
+def test_an_earlier_copy_does_not_lead_after_a_kill(tmp_path: Path, node: int) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy")
+    killed(tmp_path, b"after 1", b"after 2")
+    shutil.rmtree(tmp_path / f"d{node}")
+    (tmp_path / "copy").rename(tmp_path / f"d{node}")
+    with opened(tmp_path) as log:
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+        level(log)
+    assert len(logs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
+@pytest.mark.parametrize("kill", [False, True], ids=["closed", "killed"])
+def test_records_that_were_written_without_the_set_are_cut(tmp_path: Path, node: int, kill: bool) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]}, min_insync_replicas=1)
+        send(log, b"before")
+    shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy")
+    if kill:
+        killed(tmp_path, b"after 1", b"after 2")
+    else:
+        with opened(tmp_path) as log:
+            send(log, b"after 1", b"after 2")
+    shutil.rmtree(tmp_path / f"d{node}")
+    (tmp_path / "copy").rename(tmp_path / f"d{node}")
+    with embedlog.open(tmp_path / f"d{node}", alone=True) as lone:
+        send(lone, b"other 1", b"other 2", b"other 3")
+    with opened(tmp_path) as log:
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+        level(log)
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+    assert len(logs(tmp_path)) == 1
+    assert list((tmp_path / f"d{node}" / "t-0").glob("embedlog.cut-*")), "the other records are kept"
