@@ -7,8 +7,8 @@ REGISTRATION-2  a directory had the registered id, or was registered by it, and 
 REGISTRATION-3  one decision registers all directories that were opened. The first process in a directory raises its broker epoch,
     also after an orderly close, as a start of a broker does. The decision appends nothing for later processes
 REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before
-REGISTRATION-5  a directory that was closed in order with a lower broker epoch than the registered one was put back to an earlier
-    copy: it draws a new id and is foreign. A majority of the other directories shows that
+REGISTRATION-5  a directory that was closed in order has the registered broker epoch. One with a lower epoch was put back to an
+    earlier copy: it draws a new id and is foreign
 """
 
 from __future__ import annotations
