@@ -32,6 +32,7 @@ from embedlog.errors import (
     DurabilityError,
     EmbedlogError,
     LockTimeoutError,
+    OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
     in_file,
@@ -47,6 +48,7 @@ logger = logging.getLogger("embedlog")
 
 REST_BYTES: Final = 1 << 20  # read under the lock at most
 REPLAY_BYTES: Final = 1 << 20
+REFRESHES: Final = 8  # of a view while leaders change
 
 Record = replay.Record
 
@@ -216,8 +218,16 @@ class InternalTopic(Generic[V]):
 
     @staticmethod
     def _refresh(mirror: _Mirror[V]) -> V:
-        state = mirror.state  # read before the end, which is then not lower
-        _catch_up(mirror, state, mirror.partition.published())
+        for left in reversed(range(REFRESHES)):
+            state = mirror.state  # read before the end, which is then not lower
+            try:
+                _catch_up(mirror, state, mirror.partition.published())
+            except OffsetOutOfRangeError:
+                # A later leader lacks records that were never committed. Its epoch is higher: the view is rebuilt.
+                if not mirror.partition.replicated or not left:
+                    raise
+            else:
+                break
         return mirror.state.view
 
     # ---- decisions -------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ def test_m1_a_process_is_killed_at_any_call_of_a_decision(tmp_path: Path) -> Non
     assert count > 20
 
 
+@pytest.mark.slow
 def test_m1_a_process_is_killed_at_any_call_while_it_levels(tmp_path: Path) -> None:
     """The first copy has a decision that does not count, the others have counted ones that it lacks."""
     root = begun(tmp_path / "begun")

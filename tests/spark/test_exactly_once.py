@@ -50,9 +50,10 @@ def one_of_each_place(rng: random.Random) -> list[Fault]:
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_word_count_is_the_same_whatever_dies(spark: Any, world: World, rng: random.Random) -> None:
-    """The short form: four faults, and a run that completes all work; the slow tests have 150 of every kind."""
+    """Four faults, and a run that completes all work, a minute; the other slow tests have 150 of every kind."""
     sparking.register(spark)
     chosen = one_of_each_place(rng)
     found = sparking.under_fire(spark, world, rng, chosen, each=len(chosen))
