@@ -255,6 +255,7 @@ HISTORIES: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", HISTORIES)
 def test_each_rule_keeps_the_decisions_of_its_history(tmp_path: Path, rule: str) -> None:
     HISTORIES[rule](tmp_path / "with")

@@ -19,7 +19,7 @@ OTHERWISE = {  # tests that look at the files of one directory, or open it from 
     "test_all_engines_say_of_a_random_log_what_a_consumer_says": "it looks at the control page of the directory",
     "test_a_reader_at_the_end_follows_transactions_as_they_end": "a set has no short path to the end of one file",
 }
-SHORT = {"test_transactions.py", "test_transactional_reads.py"}  # the others are slow
+SHORT = {"test_transactional_reads.py"}  # the others are slow
 NODES = ("d1", "d2", "d3")
 open_log = embedlog.open
 
