@@ -79,6 +79,7 @@ class ReplicatedEngine(Engine):
             self._partitions = self.home.partitions
 
     def _end(self) -> None:
+        self.set.members.name_marks()
         self.set.close()
 
     def _leave_directory(self, directory: LogDirectory) -> None:

@@ -8,6 +8,7 @@ import random
 import shutil
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,14 @@ def test_open_that_is_interrupted_in_the_deletion_of_a_topic_leaves_the_director
 CLEANUP = {"close", "_unlock", "unlock", "release", "leave", "left", "__exit__"}  # an interrupt of these is not repeated
 
 
+def is_in_finalizer(frame: FrameType) -> bool:
+    """Whether the interpreter prints an exception of this frame instead of raising it in the opening."""
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_filename != weakref.__file__:
+        caller = caller.f_back
+    return caller is not None
+
+
 def interrupted_at(number: int, opening: Callable[[], embedlog.Log]) -> embedlog.Log | None:
     """The log, or None if an interrupt came at the call of a function of the package with this number."""
     left = number
@@ -98,7 +107,9 @@ def interrupted_at(number: int, opening: Callable[[], embedlog.Log]) -> embedlog
         usual = code.co_name not in CLEANUP and not code.co_flags & inspect.CO_GENERATOR  # the end of a generator is a call, too
         if event == "call" and usual and PACKAGE in code.co_filename:
             left -= 1
-            if left == 0:
+            if left == 0 and is_in_finalizer(frame):
+                left = 1
+            elif left == 0:
                 raise KeyboardInterrupt
 
     sys.settrace(traced)

@@ -3,7 +3,8 @@
 SETMEMBERS-1  a directory is entered before its copy of the decision log is used; all of them are registered by one decision
 SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered. A directory
     whose registration id is not the registered one leads nothing and joins no ISR until a later registration
-SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12)
+SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12). After a registration with an
+    unknown outcome it has none: the next opening finds a crashed directory, not a foreign one
 SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
     this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
@@ -66,6 +67,7 @@ class SetMembers:
         self._away: dict[str, str] = {}  # the reason by path
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
+        self._uncertain: set[int] = set()  # their last registration failed, and its records may count
         self._retry_ns = 0
         self._state: State | None = None  # of the last look
         self._mutex = threading.RLock()
@@ -219,12 +221,26 @@ class SetMembers:
 
     def release(self) -> None:
         """After a failed opening of the set: close the directories in order, so that they are as before."""
+        self.name_marks()
         for opened in self._opened.values():
             directory = opened.directory.log_directory
             with contextlib.suppress(EmbedlogError):
                 directory.leave()
             directory.close()
             directory.release()
+
+    def name_marks(self) -> None:
+        """Before the directories are left: their clean marks get the broker epochs of the decision log (SETMEMBERS-3).
+
+        Another process may have registered them and stopped before it recorded that.
+        """
+        if self._read_only or not hasattr(self, "decisions"):
+            return
+        nodes = self.decisions.hint().nodes
+        for node, opened in self._opened.items():
+            registered, own = nodes.get(node), opened.entered.membership
+            known = registered is not None and registered.incarnation == own.registration_id and node not in self._uncertain
+            opened.directory.log_directory.directory.broker_epoch = registered.broker_epoch if registered and known else -1
 
     def _deadline(self) -> int:
         return files.deadline_after(self._config.lock_timeout_ms / 1000)
@@ -236,10 +252,17 @@ class SetMembers:
         self._drop_retired(deadline_ns)
         self._renew_put_back(deadline_ns)
         entered = [self._opened[node].entered for node in sorted(self._unregistered)]
-        state = registration.register(
-            self.decisions, entered, observe=self.observed, deadline_ns=deadline_ns, mode=self._config.file_mode
-        )
+        before, self._uncertain = self._uncertain, self._uncertain | self._unregistered
+        try:
+            state = registration.register(
+                self.decisions, entered, observe=self.observed, deadline_ns=deadline_ns, mode=self._config.file_mode
+            )
+        except NotEnoughDirectoriesError as problem:
+            if not problem.undecided:
+                self._uncertain = before
+            raise
         nodes, self._unregistered = self._unregistered, set()
+        self._uncertain -= nodes
         present = {each.node for each in self.directories}
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)

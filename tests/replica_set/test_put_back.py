@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.replica_set import membership
+from embedlog.errors import NotEnoughDirectoriesError
+from embedlog.replica_set import membership, registration
+from embedlog.replica_set.decisions.decision_log import DecisionLog
 
 NODES = (1, 2, 3)
 
@@ -127,3 +129,69 @@ def test_records_that_were_written_without_the_set_are_cut(tmp_path: Path, node:
         assert values(log) == [b"before", b"after 1", b"after 2"]
     assert len(logs(tmp_path)) == 1
     assert list((tmp_path / f"d{node}" / "t-0").glob("embedlog.cut-*")), "the other records are kept"
+
+
+def check_none_is_foreign(root: Path, expected: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "embedlog"), opened(root) as log:
+        assert values(log) == expected
+        level(log)
+    assert not [line for line in caplog.messages if "put back" in line]
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, NotEnoughDirectoriesError("unknown outcome", undecided=True)])
+def test_a_registration_with_an_unknown_outcome_makes_no_directory_foreign(
+    tmp_path: Path, fault: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records of the registration are written; its process gets an error, and closes in order."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    decided = DecisionLog.decide_all
+
+    def failing(log: DecisionLog, *given: object, **options: object) -> None:
+        decided(log, *given, **options)  # type: ignore[arg-type]
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "decide_all", failing)
+        if isinstance(fault, NotEnoughDirectoriesError):
+            opened(tmp_path).close()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                opened(tmp_path)
+    check_none_is_foreign(tmp_path, [b"before"], caplog)
+
+
+def test_a_registration_that_a_killed_process_did_not_record_makes_no_directory_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second process opens between entry and decision of the first one, outlives it, and closes in order."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    entered, enter_done = os.pipe()
+    may_decide, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        register = registration.register
+
+        def late(*given: object, **options: object) -> object:
+            os.write(enter_done, b"x")
+            os.read(may_decide, 1)
+            return register(*given, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(registration, "register", late)
+        monkeypatch.setattr(registration, "record", lambda *given, **options: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            opened(tmp_path)
+        finally:
+            os._exit(1)
+    os.close(enter_done)
+    assert os.read(entered, 1) == b"x"
+    second = opened(tmp_path)
+    os.write(go, b"x")
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    second.close()
+    for fd in (entered, may_decide, go):
+        os.close(fd)
+    check_none_is_foreign(tmp_path, [b"before"], caplog)
