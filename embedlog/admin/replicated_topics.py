@@ -1,10 +1,13 @@
 """This module administers the topics of a set: every change is a decision (`docs/protocol.md`, REPLICA-23).
 
 REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision checks what depends on the state
+REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns; a checkpoint that cannot be written is
+    written later, by the housekeeper
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
@@ -15,14 +18,18 @@ from embedlog.admin.topics import TopicAdmin
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.config.typed_options import TopicOptions
-from embedlog.errors import InvalidReplicaAssignmentError, TopicExistsError
+from embedlog.errors import EmbedlogError, InvalidReplicaAssignmentError, TopicExistsError
 from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replication.state import State
 from embedlog.topic import Topic, check_name
-from embedlog.types import NewTopic
+from embedlog.types import NewTopic, TopicPartition
 
 if TYPE_CHECKING:
+    from embedlog.partition.api import LogPartition
     from embedlog.replica import ReplicatedEngine
+
+
+logger = logging.getLogger("embedlog")
 
 
 class Replicas(NamedTuple):
@@ -121,6 +128,16 @@ class ReplicatedTopicAdmin(TopicAdmin):
         topic_id = self._topic_id(name)
         self._set.decide(lambda state: DeleteTopic(topic_id))
         self._set.retire(name, topic_id)
+
+    def _raise_starts(self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]) -> dict[TopicPartition, int]:
+        """The checkpoint of each directory is for brokers: it is written under the lock of that directory (REPLICATEDTOPIC-2)."""
+        starts = {tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()}
+        for opened in self._set.members.opened():
+            try:
+                opened.directory.note_starts(starts)
+            except EmbedlogError as problem:
+                logger.warning("the log starts of %s are not in its checkpoint yet: %s", opened.path, problem)
+        return starts
 
     def _topic_id(self, name: str) -> UUID:
         self._set.topics.refresh()

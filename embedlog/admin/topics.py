@@ -209,8 +209,11 @@ class TopicAdmin:
         self._engine.check_writable()
         checked = {tp: _whole_number(offset, "an offset") for tp, offset in by_partition("offsets", offsets).items()}
         targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
+        return self._raise_starts({tp: (partition, checked[tp]) for tp, partition in targets.items()})
+
+    def _raise_starts(self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]) -> dict[TopicPartition, int]:
         with self._directory.topic_changes.begin():
-            return {tp: partition.delete_records(checked[tp]) for tp, partition in targets.items()}
+            return {tp: partition.delete_records(offset) for tp, (partition, offset) in targets.items()}
 
     def _deletable(self, tp: TopicPartition, offset: int) -> LogPartition:
         partition = self._engine.partition(check_name(tp.topic), tp.partition)

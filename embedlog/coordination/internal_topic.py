@@ -269,7 +269,8 @@ def _catch_up(mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_
     """Bring the view to the published end; False if that needs more than the limit. `state` was read before `now`."""
     if state.position == now.log_end and state.epoch == now.epoch:
         return True
-    if state.position < max(now.log_start, now.purged_to) or state.position > now.log_end or state.epoch != now.epoch:
+    lowest = max(now.log_start, min(now.purged_to, now.log_end))
+    if state.position < lowest or state.position > now.log_end or state.epoch != now.epoch:
         state = _move(mirror, state, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
     taken = 0
     while state.position < now.log_end:

@@ -430,7 +430,9 @@ class Partition:
         return deleted
 
     def delete_records(self, offset: int) -> int:
-        """Raise the log start to `offset` (-1: the high watermark); the new log start. REQUIRES the directory lock.
+        """Raise the log start to `offset` (-1: the high watermark); the new log start.
+
+        REQUIRES the directory lock, except in a set.
 
         Raises OffsetOutOfRangeError, DurabilityError.
         """

@@ -113,7 +113,8 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
     """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
 
     Skipped records are synced first: after a power loss a log must not end before its start.
-    REQUIRES the directory lock, which covers the checkpoint. Raises OffsetOutOfRangeError, DurabilityError.
+    REQUIRES the directory lock, which covers the checkpoint. In a set the caller writes the checkpoint later.
+    Raises OffsetOutOfRangeError, DurabilityError.
     """
     state = lock.state
     start = state.bounds().high_watermark if offset == -1 else offset
@@ -132,8 +133,9 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
             return now.log_start
         state.mark_dirty()
         now = publish_start(held, now, start)
-        noted = {(state.topic, state.number): start}
-        checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)  # for a broker
+        if not state.context.in_set:
+            noted = {(state.topic, state.number): start}
+            checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)  # for a broker
         logger.info("%s: records below offset %d are deleted by delete_records()", state.name, start)
         return now.log_start
 

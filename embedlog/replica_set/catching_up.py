@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
-from embedlog.partition.replication.replica_log import Fenced
+from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
@@ -69,6 +69,6 @@ class CatchUp:
         except EmbedlogError as problem:
             if self._replicas.blame(problem) == leader.node:
                 raise LeaderChanged from problem
-        except Fenced as changed:
+        except (Fenced, NotLeader) as changed:
             raise LeaderChanged from changed
         return False

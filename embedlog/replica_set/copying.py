@@ -6,6 +6,8 @@ COPYING-3  a follower that lacks much gets one chunk while the next one is read.
 COPYING-4  a replica outside the ISR whose page has no role may be of an earlier copy, or written without the set. Before it
     follows, its bytes are compared with those of the leader from the log start, and cut at the first difference (REPLICA-19)
 COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
+COPYING-6  the page of the leader is read after each chunk: it still leads in the epoch, and has deleted and compacted nothing
+    that the follower lacks. Otherwise the follower begins again at the leader's log start (REPLICA-2, REPLICA-20)
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import replication
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.partition.replication.replica_log import Fenced
+from embedlog.partition.replication.replica_log import Fenced, NotLeader, lacks_deleted
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from embedlog._native.system import Published
     from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.leaders import Leader
@@ -37,7 +40,8 @@ Read = Callable[[int], "Fetched"]
 
 
 def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int, *, compared: bool = False) -> int:
-    """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, and errors of both directories.
+    """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, NotLeader, and errors of both
+    directories.
 
     `compared`: the follower is outside the ISR, and its bytes are compared before it follows (COPYING-4).
     """
@@ -49,24 +53,48 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int, *, com
         if compared and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
             limit = _equal_end(leader.partition, follower)
         follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
+    at = _copied(leader, follower, end, deadline_ns)
+    if (start := leader.partition.published().log_start) > follower.published().log_start:
+        follower.delete_records(min(start, follower.published().high_watermark))
+    return at
+
+
+def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int:
+    """Copy; the follower's log end. A chunk counts only if nothing was deleted from it since it was read (COPYING-6)."""
     at = follower.replica.published()[0].log_end
     if at >= end:
         return at
-    source, unread = leader.partition.published(), leader.partition.unread_bytes(at)
+    source, unread = _leading(leader), leader.partition.unread_bytes(at)
     much = at < source.segment_base or (source.segment_size if unread is None else unread) > LARGE_CHUNK_BYTES
     with _reading(leader.partition, much=much) as read:
         while at < end:
-            source = leader.partition.published()
-            if at < source.log_start:
-                with follower.replica.exclusive(deadline_ns) as held:
-                    held.restart(source.log_start)
-                at = source.log_start
+            fetched = None if lacks_deleted(follower.published(), source) else _read(read, leader, at)
+            source = _leading(leader)
+            if fetched is None or lacks_deleted(follower.published(), source):
+                at = follower.replica.begin_again(source, leader.epoch, deadline_ns)
                 continue
-            fetched = read(at)
             if not len(fetched.batches):
                 break
-            at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns)
+            at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns, source.log_start)
     return at
+
+
+def _leading(leader: Leader) -> Published:
+    """The tuple of the leader. Raises NotLeader if it does not lead in this epoch now."""
+    now, replica = leader.partition.replica.published()
+    if replica.role != replication.ROLE_LEADER or now.epoch != leader.epoch:
+        raise NotLeader
+    return now
+
+
+def _read(read: Read, leader: Leader, offset: int) -> Fetched | None:
+    """The chunk at an offset; None if the log start of the leader passed the offset."""
+    try:
+        return read(offset)
+    except OffsetOutOfRangeError:
+        if leader.partition.published().log_start <= offset:
+            raise
+        return None
 
 
 def _equal_end(leader: Partition, follower: Partition) -> int:

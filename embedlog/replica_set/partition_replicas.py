@@ -238,7 +238,7 @@ class PartitionReplicas(Leaders):
                 if self.blame(problem) == leader.node:
                     raise LeaderChanged from problem
                 self.leave(leader, node, deadline_ns)
-            except Fenced as changed:
+            except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed
 
     def close(self, deadline_ns: int) -> None:

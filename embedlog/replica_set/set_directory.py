@@ -10,6 +10,7 @@ SETDIRECTORY-5  a partition is made only for a replica that the decisions assign
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from uuid import UUID
 
 from embedlog.errors import UnknownTopicOrPartitionError
 from embedlog.replication.records import LOG, TOPIC
-from embedlog.storage import file_names, files
+from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, id_text
 from embedlog.topic import Topic
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
+    from embedlog.types import TopicPartition
 
 
 class SetDirectory:
@@ -110,6 +112,15 @@ class SetDirectory:
         """The partition if it is open here."""
         found = self.log_directory.partitions.get((name, place[1]))
         return found if found is not None and found.topic_id == place[0].bytes and not found.closed else None
+
+    def note_starts(self, wanted: Iterable[TopicPartition]) -> None:
+        """Write the log starts of these partitions here to the checkpoint, under the directory lock. Raises StorageError."""
+        found = self.log_directory.partitions
+        held = [each for tp in wanted if (each := found.get((tp.topic, tp.partition))) is not None and not each.closed]
+        if held:
+            with self.log_directory.topic_changes.directory_lock():
+                starts = {(each.topic, each.number): each.bounds().log_start or None for each in held}
+                checkpoints.update(self.path / file_names.LOG_STARTS, starts, self.log_directory.config.file_mode)
 
     def _delete(self, topic: Topic) -> None:
         """Retire a topic here. REQUIRES the directory lock."""

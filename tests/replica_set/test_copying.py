@@ -58,11 +58,11 @@ def test_a_log_end_that_moves_meanwhile_costs_a_read_only(
         follower = partition(process, node)
         take, others = follower.replica.take, []
 
-        def taken(fetched, epoch, mark, deadline_ns):  # type: ignore[no-untyped-def]
+        def taken(fetched, epoch, mark, deadline_ns, start):  # type: ignore[no-untyped-def]
             if not others and follower.published().log_end > 20:  # another process copies a part
                 found = leader.partition.replica.read(fetched.offset, 300)
                 others.append(take(found, epoch, mark, deadline_ns))
-            return take(fetched, epoch, mark, deadline_ns)
+            return take(fetched, epoch, mark, deadline_ns, start)
 
         monkeypatch.setattr(follower.replica, "take", taken)
         assert copy(leader, follower, end, far()) == end

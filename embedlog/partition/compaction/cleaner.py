@@ -187,7 +187,7 @@ class _Pass:
     def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
         """Put the segment that was made in the place of its group; False if its files are deleted."""
         with self._cleaner.lock.exclusive() as held:
-            return swap.replace(held, group, made, records, end)
+            return swap.replace(held, group, made, records, end, self._bounds.first_dirty)
 
 
 class _Output:

@@ -5,6 +5,8 @@ SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below i
 SEGMENTSWAP-3  a swap begins only if all new files are there: a load of the partition, after its control page was lost, removes
                them
 SEGMENTSWAP-4  each kind of rename is on disk before the next one: a power loss may keep any of the renames since the last sync
+SEGMENTSWAP-5  in a set, each swap of a dirty part raises `purged_to`, also if it is an estimate above that part: a replica that
+               copies compares it (REPLICA-20). It may then be above the log end
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from embedlog.storage.manifest import SegmentInfo
 logger = logging.getLogger("embedlog")
 
 
-def replace(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
+def replace(
+    held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int, first_dirty: int
+) -> bool:
     """Put the segment that was made in the place of a group; False if its files are deleted (SEGMENTSWAP-3).
 
-    `end`: the log is clean up to there.
+    `end`: the log is clean up to there; `first_dirty`: it was clean up to there before the pass.
     """
     now = held.now
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
@@ -39,7 +43,10 @@ def replace(held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, 
     now = _begun(now)
     held.publish(now)
     _swap(held, now, group, made, records)
-    held.publish_replaced(_ended(now, min(end, made.next_offset)))
+    purged_to = min(end, made.next_offset)
+    if held.state.context.in_set and first_dirty < purged_to <= now.purged_to:
+        purged_to = now.purged_to + 1  # SEGMENTSWAP-5
+    held.publish_replaced(_ended(now, purged_to))
     return True
 
 

@@ -331,6 +331,13 @@ class _Loader:
             return end < loading.floor.log_end
         return not loading.clean and (loading.begun or end > first_base)
 
+    def _purged_to(self, active: Published) -> int:
+        """In a set, the offset below which compaction may have removed records: the page of before had it (REPLICA-20)."""
+        loading, floor = self.loading, self.loading.floor
+        if not loading.in_set or not loading.gaps_allowed:
+            return 0
+        return floor.purged_to if floor is not None and floor.generation % 2 == 0 else active.segment_base
+
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
         loading, log_start = self.loading, self.evidence.log_start
         end = active.log_end
@@ -368,6 +375,7 @@ class _Loader:
             transaction_digest=segments[-1].transaction_digest,
             log_start=start,
             epoch=epoch,
+            purged_to=self._purged_to(active),
             first_timestamp=segment.first_timestamp(self.directory, active.segment_base, active.segment_size),
             first_unstable=past.state.first_unstable(end),
         )

@@ -125,7 +125,7 @@ class LockedReplica:
             return False
         self.held.state.mark_dirty()
         if not len(rows):
-            return self._take_run(view[:0], rows, leading)
+            return self._take_run(view[:0], rows, leading) and self._take_start(leading)
         epochs = self.epochs()
         if int(rows["leader_epoch"][0]) < _before(epochs, self.now.log_end).latest_epoch:
             return False
@@ -135,8 +135,16 @@ class LockedReplica:
             run = view[int(first["position"]) : int(last["position"]) + int(last["size"])]
             if not self._take_run(run, part, leading):
                 return False
-        if leading.log_start > self.now.log_start:
-            retention.publish_start(self.held, self.now, min(leading.log_start, self.now.high_watermark))
+        return self._take_start(leading)
+
+    def _take_start(self, leading: Leading) -> bool:
+        """Take the leader's log start, as far as the high watermark allows it (REPLICA-20).
+
+        Records below it are on stable storage: after a power loss a log must not end before its start.
+        """
+        start = min(leading.log_start, self.now.high_watermark, self.held.state.durable_offset)
+        if self.now.log_start < start:
+            retention.publish_start(self.held, self.now, start)
             self._refresh()
         return True
 

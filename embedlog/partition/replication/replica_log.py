@@ -6,6 +6,8 @@ REPLICALOG-3  a follower is cut where its epochs and those of the leader diverge
               epoch and role are one publication (REPLICA-2)
 REPLICALOG-4  no file of another directory is read under this lock, except for control pages
 REPLICALOG-5  a page without a role has no high watermark: the checkpoint of the last orderly close has one (REPLICA-11)
+REPLICALOG-6  of a follower that began again, `purged_to` is above the log end until its copy has passed it. It is that of the
+              leader of this epoch, as of the begin: the copy of another one begins again (REPLICA-20)
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.checkpoints import EpochCache
 
-__all__ = ["Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew"]
+__all__ = ["Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew", "lacks_deleted"]
 
 EpochEnd = Callable[[int], tuple[int, int]]
 
@@ -176,6 +178,7 @@ class ReplicaLog:
         if now.log_end != seen_end or held.epochs().entries != seen.entries:
             return -1
         now = self._with_high_watermark(now, replica)
+        now = now._replace(purged_to=min(now.purged_to, max(end, now.log_start)))  # REPLICALOG-6
         if now != held.now:
             held.publish(now, replica)
         changed = replica._replace(maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0)
@@ -214,6 +217,24 @@ class ReplicaLog:
             raise Fenced
         self._syncer.flush_if_due(now.log_end, now.log_end - self._state.durable_offset, 0, until)
         return now.log_end
+
+    def begin_again(self, leader: Published, epoch: int, deadline_ns: int | None = None) -> int:
+        """Drop the log of a follower that lacks what its leader has deleted, and begin at the leader's log start; the log end.
+
+        `leader` is the tuple that the leader published in this epoch (REPLICALOG-6, REPLICA-20). Raises Fenced.
+        """
+        fenced = False
+        with self.exclusive(deadline_ns) as held:
+            fenced = held.now.epoch != epoch or held.replica.role != ROLE_FOLLOWER
+            if not fenced and lacks_deleted(held.now, leader):
+                if (held.now.log_start, held.now.log_end) != (leader.log_start, leader.log_start):
+                    held.restart(leader.log_start)
+                    system.point("begin-again")
+                held.publish(held.now._replace(purged_to=max(held.now.purged_to, leader.purged_to)), held.replica)
+            end = held.now.log_end
+        if fenced:
+            raise Fenced
+        return end
 
     def learn(self, epoch: int, high_watermark: int, deadline_ns: int | None = None) -> None:
         """Take the leader's high watermark without records. Raises Fenced."""
@@ -281,6 +302,12 @@ def _member(slot: int, follower: ReplicaLog) -> replication.Member:
     if mapped is None:
         raise StorageError("the control page is not mapped", path=state.path / file_names.PAGE)
     return replication.Member(slot, mapped.page, mapped.path, mapped.device, mapped.inode)
+
+
+def lacks_deleted(follower: Published, leader: Published) -> bool:
+    """Whether a follower may lack records that the leader has deleted or compacted since: it begins again (REPLICA-20)."""
+    end = follower.log_end
+    return end < leader.log_start or follower.purged_to < leader.purged_to > end
 
 
 def agreed_end(epochs: EpochCache, log_end: int, epoch_end: EpochEnd) -> int:

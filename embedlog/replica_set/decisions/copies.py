@@ -173,7 +173,7 @@ class LockedCopy:
         """Make this log equal to the most advanced one (QUORUM-4). REQUIRES the promise in both."""
         if best is self:
             return
-        agreed, purged = divergence(self, best), max(best.now.log_start, best.now.purged_to)
+        agreed, purged = divergence(self, best), max(best.now.log_start, min(best.now.purged_to, best.end))
         if agreed < self.end and self._can_be_cut(agreed):
             self._locked.truncate(agreed)
             self.epochs = self._locked.epochs()

@@ -54,7 +54,7 @@ class View(NamedTuple):
 
     def continues_in(self, now: Published, epochs: EpochCache, end: int) -> bool:
         """Whether the records below `end` of a log begin with those of this view (VIEW-2)."""
-        if not max(now.log_start, now.purged_to) <= self.position <= end:
+        if not max(now.log_start, min(now.purged_to, now.log_end)) <= self.position <= end:
             return False
         return self.term == term_at(epochs, self.position - 1, now.log_start)
 

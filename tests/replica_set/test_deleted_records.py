@@ -1,0 +1,273 @@
+"""Log start and compaction over replicas (REPLICA-20): a follower never keeps a value whose tombstone the leader has removed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import embedlog
+from embedlog import TopicPartition
+from embedlog._native import system
+from embedlog.format import record_batch
+from embedlog.format.record_batch import EncodedRun
+from embedlog.format.record_columns import BytesColumn, Columns
+from embedlog.partition.partition import Partition
+from embedlog.partition.replication.replica_log import Decision, NotLeader
+from embedlog.replica_set import copying
+from embedlog.replica_set.copying import copy
+from embedlog.storage import checkpoints, file_names
+from tests.replica_set.test_opening import QUIET, made, paths, send
+from tests.support.replica_partitions import Process, a_set
+
+COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
+MEMORY = 1 << 20
+
+
+def far() -> int:
+    return system.boot_ns() + 30_000_000_000
+
+
+def keyed(key: bytes, value: bytes | None) -> EncodedRun:
+    columns = Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), timestamps=time.time_ns() // 1_000_000)
+    (run,) = record_batch.encode(columns, batch_bytes=1 << 20, run_bytes=1 << 20)
+    return run
+
+
+def partition(process: Process, node: int) -> Partition:
+    return own(process.disks[node].log)
+
+
+def own(log: embedlog.Log) -> Partition:
+    return cast("Partition", log._engine.partition("t", 0))
+
+
+def put(process: Process, key: bytes, value: bytes | None, count: int = 1, *, all_in_sync: bool = True) -> None:
+    for _ in range(count):
+        process.partition.append(keyed(key, value), all_in_sync=all_in_sync)
+
+
+def values(found: Partition) -> dict[bytes, bytes]:
+    """The last values by key, of everything in a replica."""
+    latest: dict[bytes, bytes | None] = {}
+    offset = found.published().log_start
+    while len((fetched := found.replica.read(offset, 1 << 22)).batches):
+        for columns in record_batch.decode_parts(fetched.data, fetched.batches, columns={"key", "value"}):
+            assert columns.keys is not None
+            assert columns.values is not None
+            latest |= {key or b"": value for key, value in zip(columns.keys, columns.values, strict=True)}
+        offset = fetched.next_offset
+    return {key: value for key, value in latest.items() if value is not None and key != b"fill"}
+
+
+def clean(found: Partition) -> None:
+    """Two passes: the second one has removed the tombstones of the first one, whatever their horizon."""
+    known = -1
+    for _ in range(2):
+        known = max(known, found.compact(known, MEMORY, system.wall_ms() + 1000))
+
+
+@contextlib.contextmanager
+def a_compacted_set(root: Path) -> Iterator[Process]:
+    """Nodes 1 to 3; node 3 has the value of a key, and left the ISR before its tombstone, which node 1 has compacted."""
+    with a_set(root) as (_, [process]):
+        for disk in process.disks.values():
+            disk.log.alter_topic("t", COMPACT)
+        put(process, b"a", b"1")
+        put(process, b"b", b"1")
+        process.disks[3].broken = True
+        put(process, b"a", None)
+        put(process, b"fill", b"x" * 400, 12)
+        process.disks[3].broken = False
+        process.forgive()
+        yield process
+
+
+def test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone(tmp_path: Path) -> None:
+    with a_compacted_set(tmp_path) as process:
+        clean(partition(process, 1))
+        assert values(partition(process, 1)) == {b"b": b"1"}
+        assert values(partition(process, 3)) == {b"a": b"1", b"b": b"1"}
+        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert values(partition(process, 3)) == {b"b": b"1"}
+        assert partition(process, 3).published().purged_to >= partition(process, 1).published().purged_to
+
+
+def test_a_follower_above_the_compacted_part_is_not_copied_again(tmp_path: Path) -> None:
+    with a_compacted_set(tmp_path) as process:
+        leader = process.replicas.leader(far())
+        copy(leader, partition(process, 3), partition(process, 1).published().log_end, far())
+        before = partition(process, 3).published()
+        clean(partition(process, 1))
+        put(process, b"c", b"1")
+        assert process.replicas.join(leader, 3, far())
+        after = partition(process, 3).published()
+        assert (after.log_start, after.generation) == (before.log_start, before.generation)
+        assert values(partition(process, 3)) == {b"b": b"1", b"c": b"1"}, "it has the tombstone"
+
+
+def test_a_copy_that_began_again_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
+    monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
+    with a_compacted_set(tmp_path) as process:
+        clean(partition(process, 1))
+        leader, follower, ends = process.replicas.leader(far()), partition(process, 3), list[int]()
+        while not ends or ends[-1] < leader.partition.published().log_end:
+            ends.append(copy(leader, follower, (ends or [0])[-1] + 1, far()))  # each step may be made by another process
+        assert ends == sorted(ends)
+        assert len(ends) > 2
+        assert values(follower) == {b"b": b"1"}
+
+
+def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
+    monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
+    with a_set(tmp_path) as (_, [process]):
+        for disk in process.disks.values():
+            disk.log.alter_topic("t", COMPACT)
+        put(process, b"b", b"1", all_in_sync=False)
+        put(process, b"a", b"1", all_in_sync=False)
+        put(process, b"fill", b"x" * 400, 4, all_in_sync=False)
+        put(process, b"a", None, all_in_sync=False)
+        put(process, b"fill", b"x" * 400, 8, all_in_sync=False)
+        leader, follower, cleaned = process.replicas.leader(far()), partition(process, 3), list[int]()
+        end = leader.partition.published().log_end
+        copy(leader, partition(process, 2), end, far())
+        process.disks[3].broken = True
+        process.replicas.commit(leader, end, far())
+        process.disks[3].broken = False
+        process.forgive()
+        take = follower.replica.take
+
+        def taken(fetched: Any, *rest: Any) -> int:
+            if follower.published().log_end >= 2 and not cleaned:
+                cleaned.append(follower.published().log_end)
+                clean(leader.partition)
+            return take(fetched, *rest)
+
+        monkeypatch.setattr(follower.replica, "take", taken)
+        assert copy(leader, follower, end, far()) == end
+        assert cleaned
+        assert cleaned[0] < 6
+        assert values(follower) == values(leader.partition) == {b"b": b"1"}
+
+
+def test_the_copy_of_another_leader_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was copied from one leader is not continued by the records of another one that is compacted further."""
+    with a_compacted_set(tmp_path) as process:
+        clean(partition(process, 1))
+        leader, follower = process.replicas.leader(far()), partition(process, 3)
+        before = follower.published().log_end
+        monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
+        monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
+        assert copy(leader, follower, before + 1, far()) < follower.published().purged_to
+        process.disks[1].broken = True
+        second = process.replicas.leader(far())
+        assert second.node == 2
+        clean(second.partition)
+        before = follower.published().generation
+        assert process.replicas.join(second, 3, far())
+        assert follower.published().generation > before
+        assert values(follower) == {b"b": b"1"}
+
+
+def test_an_interrupted_begin_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_compacted_set(tmp_path) as process:
+        clean(partition(process, 1))
+        leader, point = process.replicas.leader(far()), system.point
+
+        def stopped(name: str) -> None:
+            if name == "begin-again":
+                raise KeyboardInterrupt
+            point(name)
+
+        with monkeypatch.context() as stopping, pytest.raises(KeyboardInterrupt):
+            stopping.setattr(system, "point", stopped)
+            copy(leader, partition(process, 3), 3, far())
+        assert process.replicas.join(leader, 3, far())
+        assert values(partition(process, 3)) == {b"b": b"1"}
+
+
+def test_a_page_that_is_made_again_has_no_lower_purged_to(tmp_path: Path) -> None:
+    with a_compacted_set(tmp_path) as process:
+        clean(partition(process, 1))
+        before = partition(process, 1).published().purged_to
+        assert before > 2
+    for name in (file_names.PAGE, file_names.DIRTY):
+        (tmp_path / "d1" / "t-0" / name).unlink(missing_ok=True)
+    with embedlog.open(tmp_path / "d1", config=QUIET) as log:
+        log._engine.home.context.node_slot = 0
+        found = own(log)
+        now = found.published()
+        assert now.purged_to >= before
+        found.replica.lead(Decision(0, 9, 9, 1, 1))
+        found.replica.require(9, all_in_sync=False)
+        for _ in range(12):
+            found.append(keyed(b"fill", b"x" * 400))
+            found.replica.commit([], 9)
+        with found.replica.exclusive() as held:  # as an estimate of a load
+            held.publish(held.now._replace(purged_to=held.now.segment_base), held.replica)
+        estimated = found.published().purged_to
+        clean(found)
+        assert found.published().purged_to > estimated, "each pass is seen, also below an estimate"
+
+
+def test_a_level_follower_takes_the_log_start(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        put(process, b"a", b"1", 4)
+        process.disks[3].broken = True
+        assert process.partition.delete_records(3) == 3
+        assert 3 not in decisions.partition.isr
+        process.disks[3].broken = False
+        process.forgive()
+        assert process.published(3).log_end == process.published(1).log_end
+        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        assert process.published(3).log_start == 3
+        assert 3 in decisions.partition.isr
+
+
+def test_a_copy_from_a_page_that_does_not_lead_any_more_is_not_taken(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        put(process, b"a", b"1", 3, all_in_sync=False)
+        leader, follower = process.replicas.leader(far()), partition(process, 3)
+        copy(leader, follower, 3, far())
+        put(process, b"a", b"1", 3, all_in_sync=False)
+        with leader.partition.replica.exclusive() as held:
+            held.publish(held.now._replace(epoch=leader.epoch + 1), held.replica)
+        with pytest.raises(NotLeader):
+            copy(leader, follower, 6, far())
+
+
+def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    with embedlog.open(paths(tmp_path), config=QUIET) as log:
+        send(log, b"second")
+        update, seen = checkpoints.update, list[tuple[str, int]]()
+
+        def updated(path: Path, *rest: Any) -> None:
+            seen.append((path.parent.name, path.parent in held))
+            update(path, *rest)
+
+        held = set[Path]()
+        for each in log._engine.directories:
+            lock = each.topic_changes.directory_lock
+
+            @contextlib.contextmanager
+            def noted(own: Path = each.path, lock: Any = lock) -> Iterator[None]:
+                with lock():
+                    held.add(own)
+                    yield
+                    held.discard(own)
+
+            monkeypatch.setattr(each.topic_changes, "directory_lock", noted)
+        monkeypatch.setattr(checkpoints, "update", updated)
+        assert log.delete_records({TopicPartition("t", 0): -1}) == {TopicPartition("t", 0): 2}
+        monkeypatch.undo()
+        assert seen == [("d1", True), ("d2", True), ("d3", True)]
+        for root in paths(tmp_path):
+            found = checkpoints.read_offsets(Path(root) / file_names.LOG_STARTS)
+            assert found["t", 0] == 2
