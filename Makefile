@@ -17,7 +17,7 @@ NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_na
 TEST_BUILD := EMBEDLOG_TEST_BUILD=1
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n $(JOBS) --dist loadgroup
+PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # A test that hangs fails after its own timeout. After the death of a worker xdist may wait without end (its issue 1378): then
 # this timeout interrupts the run, which prints its report and fails.
 WITHIN := timeout --foreground --signal=INT --kill-after=60

@@ -37,6 +37,7 @@ from tests.support.campaign_report import (  # hooks: pytest finds them by their
 )
 from tests.support.transactional_producers import QUIET
 
+FIRST = ("kafka", "spark", "tests/project/", "tests/faults/")  # groups of tests, the longest first
 JVMS_S = 600  # for a test that starts some Java: on a machine as slow as they come
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
@@ -54,8 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"embedlog: {core}: EMBEDLOG_TEST_BUILD=1 pip install --no-build-isolation -e .", returncode=4)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """One worker per test file, and one for all tests that need the broker, wherever they lie; long ones as workers are free."""
+    """One worker per test file, and one for all tests that need the broker; a piece of an experiment runs in any worker."""
     leave_out_what_passed(config, items)
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
@@ -63,11 +65,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("spark"))  # one worker, one JVM
         alone = item.get_closest_marker("faults") is not None and not needs_broker
         if item.get_closest_marker("xdist_group") is None and not alone:
-            item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
+            file = item.path.relative_to(config.rootpath).as_posix()
+            item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else file))
         if needs_broker:
             item.add_marker(pytest.mark.kafka)
         if "kafka" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(JVMS_S))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    """The largest groups come first, so that no worker begins one when the others have finished."""
+    (group,) = (str(mark.args[0]) for mark in list(item.iter_markers("xdist_group"))[:1] or [pytest.mark.xdist_group("").mark])
+    return next((rank for rank, first in enumerate(FIRST) if group.startswith(first)), len(FIRST))
 
 
 # ---- chance ----------------------------------------------------------------------------------------------------------

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.support import prose
 from tests.support.prose import Prose
+
+pytestmark = pytest.mark.xdist_group("tests/project/prose")  # one worker reads all texts once
 
 # word -> what to write instead. A word in `code` is a name and may stay.
 BANNED = {

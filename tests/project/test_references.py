@@ -15,6 +15,8 @@ from tests.conftest import ROOT
 from tests.support import prose
 from tests.support.prose import Prose
 
+pytestmark = pytest.mark.xdist_group("tests/project/prose")  # one worker reads all texts once
+
 PACKAGE = ROOT / "embedlog"
 PAGES = prose.documents()
 HEADING = re.compile(r"^(#+) +(.*?)\s*$", re.MULTILINE)

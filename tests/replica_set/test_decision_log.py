@@ -150,7 +150,7 @@ def test_quorum_2_a_lock_is_tried_until_the_deadline(tmp_path: Path) -> None:
     begun(tmp_path)
     with Process(tmp_path) as process, Process(tmp_path) as other:
         with other.partitions[1].replica.exclusive():
-            process.decide(2)
+            process.decide(2, files.deadline_after(0.5))
             assert isinstance(process.log.failures()[1], LockTimeoutError)
             with other.partitions[3].replica.exclusive(), pytest.raises(NotEnoughDirectoriesError) as caught:
                 process.log.decide(lambda state: SetConfig("", {SETTING: "3"}, kind=NODE), files.deadline_after(0.05))

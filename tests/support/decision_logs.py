@@ -81,9 +81,9 @@ class Process:
         """The first decision: these directories are the members."""
         return self.log.decide_all([_added(node) for node in nodes]).state
 
-    def decide(self, number: int) -> None:
+    def decide(self, number: int, deadline_ns: int | None = None) -> None:
         """Decide this number; when it returns, the process has acted on it."""
-        self.log.decide(lambda state: SetConfig("", {SETTING: str(number)}, kind=NODE))
+        self.log.decide(lambda state: SetConfig("", {SETTING: str(number)}, kind=NODE), deadline_ns)
 
     def add(self, node: int, *, voter: bool = True) -> None:
         self.log.decide_all([_added(node, voter)])

@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,8 +76,13 @@ def of_document(path: Path, *, code: bool = True) -> Prose:
     return Prose(path, 1, text)
 
 
-def of_python(path: Path) -> Iterator[Prose]:
+@cache
+def of_python(path: Path) -> tuple[Prose, ...]:
     """Docstrings and comments of a Python module."""
+    return tuple(_of_python(path))
+
+
+def _of_python(path: Path) -> Iterator[Prose]:
     source = path.read_text()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
