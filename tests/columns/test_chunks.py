@@ -228,7 +228,7 @@ def test_an_error_of_decoding_names_file_and_byte(tmp_path: Path, way: str, kind
 
 @pytest.mark.parametrize("kind", [kind for kind in BROKEN if kind != "offsets"])
 def test_an_error_of_the_cleaner_names_file_and_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
-    path = received(tmp_path / "log", GOOD, BROKEN[kind])
+    path = received(tmp_path / kind, GOOD, BROKEN[kind])  # a path of its own: a repeated failure of a path is not logged
     topic = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "segment.bytes": 200}
     with embedlog.open(path, config=QUIET) as log:
         log.alter_topic("t", topic)
