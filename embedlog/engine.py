@@ -166,6 +166,10 @@ class Engine:
         found = self._partitions.get((topic.name, number))
         return self._opened(topic, number) if found is None else found
 
+    def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
+        """The partition for a reader in a rack (`client.rack`): one directory has one place to read from."""
+        return partition
+
     def existing(self, places: Iterable[tuple[str, int]]) -> Sequence[LogPartition]:
         """The open partitions of these places, without those that do not exist, after one read of the topics."""
         self.refresh_topics()

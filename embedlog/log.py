@@ -226,20 +226,23 @@ class Log(Administration, ReplicaAdministration):
         end_time: int | datetime | None = None,
         columns: Iterable[str] | None = None,
         isolation_level: Isolation = READ_UNCOMMITTED,
+        client_rack: str | None = None,
     ) -> Scan:
         """The present records of `topic` between the bounds, to be read any number of times: as records, or as columns.
 
         Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
-        numbers; a partition without an entry is not bounded. Times are ms or aware datetimes. Raises UnknownTopicOrPartitionError
-        (also for a bound of a partition that is not read), ConfigError (a start after its end), OffsetOutOfRangeError,
-        InvalidTimestampError, ClosedError.
+        numbers; a partition without an entry is not bounded. Times are ms or aware datetimes. `client_rack`: as for a consumer.
+        Raises UnknownTopicOrPartitionError (also for a bound of a partition that is not read), ConfigError (a start after its
+        end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
         """
         self._engine.check_open()
         bounds = ScanBounds(
             partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
             columns=columns, isolation_level=isolation_level,
         )  # fmt: skip
-        return Scan(self._engine, topic, bounds)
+        if client_rack is not None and type(client_rack) is not str:
+            raise TypeError(f"a rack is a text, not {type(client_rack).__name__}")
+        return Scan(self._engine, topic, bounds, client_rack)
 
     def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
         """Copy all published records to a directory that is absent or empty; other processes continue meanwhile.

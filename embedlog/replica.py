@@ -27,6 +27,7 @@ from embedlog.storage.set_liveness import SetLiveness
 from embedlog.topic import Topic
 
 if TYPE_CHECKING:
+    from embedlog.partition.api import LogPartition
     from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
@@ -127,6 +128,11 @@ class ReplicatedEngine(Engine):
     def partition_of(self, topic: Topic, number: int) -> Partition:
         self.check_open()
         return cast("Partition", self.set.partition(topic.name, number))
+
+    def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
+        if rack is None or not self.config.reads_nearby:
+            return partition
+        return cast("LogPartition", self.set.nearby(partition.topic, partition.number, rack))
 
     def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
         self.refresh_topics()

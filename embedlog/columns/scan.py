@@ -49,14 +49,14 @@ class Scan:
         >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
     """
 
-    def __init__(self, engine: Engine, topic: str, bounds: ScanBounds) -> None:
+    def __init__(self, engine: Engine, topic: str, bounds: ScanBounds, rack: str | None = None) -> None:
         found = engine.topic(topic)
         limits = bounds.within(topic, list(found.here))
         limits.check_order()
         self.topic = topic
         self.topic_id: str = found.topic_id
         self.isolation_level = bounds.isolation_level
-        self._engine = engine
+        self._engine, self._rack = engine, rack
         self.columns = limits.columns
         self._start_ms, self._end_ms = limits.start_ms, limits.end_ms
         self._bounds = {
@@ -191,7 +191,7 @@ class Scan:
         """The partitions of the scan, with one lookup of the topic. Raises UnknownTopicOrPartitionError."""
         self._engine.check_open()
         topic = self._engine.topic(self.topic)
-        return {number: self._engine.partition_of(topic, number) for number in self._bounds}
+        return {number: self._engine.near(self._engine.partition_of(topic, number), self._rack) for number in self._bounds}
 
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks with records, and the number of their partition."""

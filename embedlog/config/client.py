@@ -223,7 +223,10 @@ class ConsumerConfig(Options):
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
     client_id: str | None = option(None, "A name for logs and metrics; generated if not set.", "text", optional=True)
-    client_rack: str | None = option(None, "The location of this consumer, for assignors that use it.", "text", optional=True)
+    client_rack: str | None = option(
+        None, "The location of this consumer: it reads replicas in this rack, if the log's `replica.selector.class` allows it."
+        " Assignors may use it, too.", "text", optional=True,
+    )
     group_id: str | None = option(
         None, "The group whose members share the partitions; required for commits.", "text", optional=True
     )

@@ -38,6 +38,7 @@ _ONE_COPY = "an unclean election is requested by a call: elect(…, unclean=True
 _NO_SHARE = "there are no share groups"
 _INTERNAL = "Kafka uses it in its own tests"
 _NO_SERVER = "there is no server"
+_SELECTORS = "org.apache.kafka.common.replica."
 _FIGURES = "the windows of metrics() are fixed: totals since the start, rates of the last minute"
 
 
@@ -266,6 +267,12 @@ class LogConfig(Options):
         1, "Directories with a copy of each partition of a topic that is created without a factor, in a set of directories.",
         unit="directories", low=1, high=64,
     )
+    replica_selector_class: str = option(
+        f"{_SELECTORS}LeaderSelector", "Which replica of a set a consumer with `client.rack` reads: the leader, or one in the"
+        " consumer's rack that is in sync. The name of the package may be omitted.", "choice",
+        choices=tuple(part + name for name in ("LeaderSelector", "RackAwareReplicaSelector") for part in (_SELECTORS, "")),
+        differs="Kafka: a class of the broker's Java program; these are the two that it has.",
+    )
     auto_leader_rebalance_enable: bool = option(
         True, "Whether housekeeping of a set returns leaders to the first directory of their assignment.",
     )
@@ -394,6 +401,11 @@ class LogConfig(Options):
             expected = f"at most group.max.session.timeout.ms ({most})"
             raise ConfigError("group.min.session.timeout.ms", expected=expected, found=least)
         self.topic_config({})
+
+    @property
+    def reads_nearby(self) -> bool:
+        """Whether consumers with a rack read replicas in it (`replica.selector.class`)."""
+        return self.replica_selector_class.endswith("RackAwareReplicaSelector")
 
     def topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:
         """The configuration of a topic that sets `overrides` itself; names of a newer version are ignored."""

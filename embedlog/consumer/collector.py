@@ -60,6 +60,7 @@ class Collector:
         )
         self._engine = engine
         self._isolation = config.isolation_level
+        self._rack = config.client_rack
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
         self._iterating = False
@@ -77,7 +78,7 @@ class Collector:
         """The cursor of `tp`, or a new one. Raises UnknownTopicOrPartitionError."""
         if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
-        made = Cursor(tp, self._engine.partition(tp.topic, tp.partition), reset)
+        made = Cursor(tp, self._engine.near(self._engine.partition(*tp), self._rack), reset)
         if self._group is not None:
             made.fresh = True
         elif reset is None and self._reset.kind == "latest":
@@ -205,10 +206,11 @@ class Collector:
             self._group.find_position(cursor)
         if cursor.position >= 0:
             return None
-        reset, bounds = cursor.reset or self._reset, cursor.partition.bounds()
+        reset = cursor.reset or self._reset
+        bounds = (cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)).bounds()  # of the leader
         cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, lambda: time.time_ns() // 1_000_000))
         logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
-        return bounds
+        return bounds if self._rack is None else None
 
     def _ready(self, cursor: Cursor) -> bool:
         return cursor.has_records or (self.fetches and bool(self._in_range(cursor, self.fetcher.fill)))

@@ -75,6 +75,15 @@ class PartitionReplicas(Leaders):
             self.blame(problem)
             return None
 
+    def in_rack(self, rack: str) -> tuple[int, tuple[int, ...]]:
+        """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if the leader is there."""
+        state = self._decisions.hint()
+        decided = state.partitions.get(self._place)
+        if decided is None or decided.leader == NO_LEADER:
+            return -1, ()
+        found = tuple(node for node in decided.isr if node in state.nodes and state.nodes[node].rack == rack)
+        return decided.leader_epoch, () if decided.leader in found else found
+
     # ---- the commit ------------------------------------------------------------------------------
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:

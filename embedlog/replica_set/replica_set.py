@@ -1,7 +1,8 @@
 """This module opens the directories of a set together: their copies of the decision log, their registration, their partitions.
 
 REPLICASET-1  a set opens with the directories that answer (`set_members`); what needs a majority fails without one
-REPLICASET-2  a partition has one object for this process, whichever directory leads
+REPLICASET-2  a partition has one object for this process, whichever directory leads; a consumer with a rack has its own one, to
+    read
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.reading.nearby_partition import NearbyPartition
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replica_set.set_members import SetMembers
 from embedlog.replica_set.set_topics import SetTopics
@@ -99,6 +101,12 @@ class ReplicaSet:
             made = ReplicatedPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open)
             found = self._partitions.setdefault(place, made)
         return found
+
+    def nearby(self, name: str, number: int, rack: str) -> NearbyPartition:
+        """The partition for one consumer in a rack. Raises UnknownTopicOrPartitionError."""
+        self.partition(name, number)
+        replicas = self.replicas((self.topics.topic_id(name), number), name)
+        return NearbyPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open, rack)
 
     def _topic_config(self, name: str) -> TopicConfig:
         return self._config.topic_config(self.topics.live(name).config)

@@ -113,6 +113,18 @@ def returned_when_due(world: World) -> bool:
     return leader_of(log) == 1
 
 
+def read_node(world: World) -> int:
+    """The node whose files a consumer in the rack of the second one reads."""
+    paths = [world.path / f"d{node}" for node in (1, 2)]
+    log = world._open.enter_context(embedlog.open(paths, racks=["a", "b"], config=QUIET | world._of(LogConfig, {})))
+    log.create_topic("t", assignment={0: [1, 2]})
+    with log.producer() as producer:
+        producer.send("t", b"x").result()
+    with log.consumer("t", client_rack="b", auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
+        assert [record.value for record in consumer] == [b"x"]
+        return int(getattr(consumer._reading.rotation.get(T0).partition, "read_node", 1))
+
+
 def log_start(world: World) -> int:
     return int(world.partition.bounds().log_start)
 
@@ -380,6 +392,7 @@ TABLE: dict[str, Effect] = {
     "log_cleaner_dedupe_buffer_size": Seen(passes, [(128 << 20, False), (1024, True)]),
     "num_partitions": Seen(partitions_of("t", World.topic), [(1, 1), (3, 3)]),
     "default_replication_factor": Seen(copies_by_default, [(1, 1), (2, 2), (3, 3)]),
+    "replica_selector_class": Seen(read_node, [("LeaderSelector", 1), ("RackAwareReplicaSelector", 2)]),
     "auto_leader_rebalance_enable": Seen(returned_by_hand, [(True, True), (False, False)]),
     "leader_imbalance_per_broker_percentage": Seen(returned_by_hand, [(10, True), (100, False)]),
     "leader_imbalance_check_interval_seconds": Seen(returned_when_due, [(1, True), (HOUR_MS, False)]),
