@@ -53,7 +53,7 @@ class NearbyPartition(ReplicatedPartition):
         self._epoch, self._nodes = -1, tuple[int, ...]()
         self._node = -1  # the follower of the last read
         self._next = -1  # the offset after the last read
-        self._waiting_at: Partition | None = None  # a follower that is behind the leader, else the leader
+        self._waiting_at: Partition | None = None  # a follower that shows less than the leader, else the leader
         self._learn_ns = 0
 
     @property
@@ -162,8 +162,8 @@ class NearbyPartition(ReplicatedPartition):
         return found
 
     def _lacks_mark(self, own: Bounds, theirs: Bounds) -> bool:
-        behind = own.high_watermark < min(theirs.high_watermark, own.log_end)
-        return behind and not self._replicas.read_only and system.boot_ns() >= self._learn_ns
+        lower = own.high_watermark < min(theirs.high_watermark, own.log_end)
+        return lower and not self._replicas.read_only and system.boot_ns() >= self._learn_ns
 
     def _known_leader(self) -> Leader | None:
         """The leader, if it is reached now: without one the follower is read on."""
