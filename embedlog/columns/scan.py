@@ -191,7 +191,11 @@ class Scan:
         """The partitions of the scan, with one lookup of the topic. Raises UnknownTopicOrPartitionError."""
         self._engine.check_open()
         topic = self._engine.topic(self.topic)
-        return {number: self._engine.near(self._engine.partition_of(topic, number), self._rack) for number in self._bounds}
+        found: dict[int, ReadableLog] = {}
+        for number in self._bounds:
+            partition = self._engine.partition_of(topic, number)
+            found[number] = partition if self._rack is None else self._engine.near(partition, self._rack)
+        return found
 
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks with records, and the number of their partition."""

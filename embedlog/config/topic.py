@@ -38,7 +38,6 @@ _ONE_COPY = "an unclean election is requested by a call: elect(…, unclean=True
 _NO_SHARE = "there are no share groups"
 _INTERNAL = "Kafka uses it in its own tests"
 _NO_SERVER = "there is no server"
-_SELECTORS = "org.apache.kafka.common.replica."
 _FIGURES = "the windows of metrics() are fixed: totals since the start, rates of the last minute"
 
 
@@ -268,9 +267,11 @@ class LogConfig(Options):
         unit="directories", low=1, high=64,
     )
     replica_selector_class: str = option(
-        f"{_SELECTORS}LeaderSelector", "Which replica of a set a consumer with `client.rack` reads: the leader, or one in the"
-        " consumer's rack that is in sync. The name of the package may be omitted.", "choice",
-        choices=tuple(part + name for name in ("LeaderSelector", "RackAwareReplicaSelector") for part in (_SELECTORS, "")),
+        "LeaderSelector", "Which replica of a set a consumer with `client.rack` reads: the leader, or one in the consumer's rack"
+        " that is in sync.", "choice",
+        choices=("LeaderSelector", "RackAwareReplicaSelector"),
+        pattern=r"org\.apache\.kafka\.common\.replica\.(LeaderSelector|RackAwareReplicaSelector)",
+        example="org.apache.kafka.common.replica.RackAwareReplicaSelector",
         differs="Kafka: a class of the broker's Java program; these are the two that it has.",
     )
     auto_leader_rebalance_enable: bool = option(

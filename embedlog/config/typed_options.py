@@ -53,7 +53,7 @@ class LogOptions(TypedDict, total=False):
     num_partitions: int
     auto_create_topics_enable: bool
     default_replication_factor: int
-    replica_selector_class: Literal["org.apache.kafka.common.replica.LeaderSelector", "LeaderSelector", "org.apache.kafka.common.replica.RackAwareReplicaSelector", "RackAwareReplicaSelector"]
+    replica_selector_class: Literal["LeaderSelector", "RackAwareReplicaSelector"]
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int

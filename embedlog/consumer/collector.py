@@ -78,7 +78,8 @@ class Collector:
         """The cursor of `tp`, or a new one. Raises UnknownTopicOrPartitionError."""
         if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
-        made = Cursor(tp, self._engine.near(self._engine.partition(*tp), self._rack), reset)
+        partition = self._engine.partition(tp.topic, tp.partition)
+        made = Cursor(tp, partition if self._rack is None else self._engine.near(partition, self._rack), reset)
         if self._group is not None:
             made.fresh = True
         elif reset is None and self._reset.kind == "latest":
