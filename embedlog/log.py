@@ -34,7 +34,7 @@ from embedlog.engine import Engine
 from embedlog.errors import StorageError
 from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
 from embedlog.producer.producer import Producer
-from embedlog.replica import ReplicatedEngine
+from embedlog.replica import ReplicatedEngine, open_directory
 from embedlog.storage import location
 
 if TYPE_CHECKING:
@@ -76,14 +76,19 @@ class Log(Administration, ReplicaAdministration):
         else:
             if racks is not None:
                 raise TypeError("racks belong to a list of directories, one for each")
-            engine = Engine([location.checked(path)], read_only=read_only, create=create, alone=alone, config=parsed)
+            engine = open_directory(location.checked(path), read_only=read_only, create=create, alone=alone, config=parsed)
+        self._use(engine)
+
+    def _use(self, engine: Engine) -> None:
+        """Serve this engine from now on. After an error it is closed."""
         self._housekeeper: Housekeeper | None = None
+        self.__dict__.pop("_describer", None)
         try:
             self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
             self._engine = engine
             self._topics = ReplicatedTopicAdmin(engine) if isinstance(engine, ReplicatedEngine) else TopicAdmin(engine)
             self._groups = GroupAdmin(engine)
-            if not read_only:
+            if not self.read_only:
                 self._housekeeper = ReplicaHousekeeper(engine) if isinstance(engine, ReplicatedEngine) else Housekeeper(engine)
                 if self.config.housekeeping:
                     self._housekeeper.start()

@@ -21,7 +21,7 @@ from embedlog.config.topic import LogConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
-from embedlog.errors import EmbedlogError, ReadOnlyError, UnknownTopicOrPartitionError
+from embedlog.errors import DirectoryInUseError, EmbedlogError, ReadOnlyError, UnknownTopicOrPartitionError
 from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
@@ -87,7 +87,10 @@ class LogDirectory:
         if self.preparing is not None:
             self.preparing(first)
         if first:
-            files.remove_temporaries(self.path, files.listing(self.path))
+            names = files.listing(self.path)
+            if file_names.REPLICAS in names and not self.in_set:
+                raise DirectoryInUseError("the directory became a member of a set during its opening: try again", path=self.path)
+            files.remove_temporaries(self.path, names)
         self.registry.load()
         if not (first or self.read_only):
             return

@@ -3,6 +3,7 @@
 REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything above it works as with one directory
 REPLICAENGINE-2  no directory of a set is special: `home` is the first one that is open now
 REPLICAENGINE-3  a failed directory is not closed in order: its next opening registers it as crashed
+REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path alone too
 """
 
 from __future__ import annotations
@@ -172,3 +173,11 @@ class ReplicatedEngine(Engine):
             wanted, least = config.transaction_state_log_replication_factor, config.transaction_state_log_min_isr
         factor = min(wanted, self.set.size())
         return factor, min(least, max(1, factor - 1))
+
+
+def open_directory(path: Path, *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> Engine:
+    """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
+    try:
+        return Engine([path], read_only=read_only, create=create, config=config, alone=alone)
+    except set_up.SetOfOne:
+        return ReplicatedEngine([path], read_only=read_only, create=create, config=config)

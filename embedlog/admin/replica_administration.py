@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedlog.admin import replica_metrics
@@ -15,11 +16,12 @@ from embedlog.admin.replica_descriptions import ReplicaDescriber, describe_one
 from embedlog.config import keywords
 from embedlog.engine import Engine
 from embedlog.errors import InvalidReplicaAssignmentError, ReplicaSetError
-from embedlog.replica import ReplicatedEngine
+from embedlog.replica import ReplicatedEngine, open_directory
 from embedlog.replica_description import ReplicasDescription
+from embedlog.replica_set import adoption
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replication.events import Election
-from embedlog.storage import location
+from embedlog.storage import files, location
 from embedlog.types import Reassignment, RepairReport, ReplicaDifference, TopicPartition, by_partition
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ class ReplicaAdministration:
     """Replicas of an open log: description, elections, assignments, directories. Threads: any."""
 
     _engine: Engine
+
+    def _use(self, engine: Engine) -> None:
+        raise NotImplementedError
 
     def replicas(self, topic: str | None = None) -> ReplicasDescription:
         """The directories, the leaders, ISRs and lags of all partitions or of one topic, and the recent decisions.
@@ -58,15 +63,32 @@ class ReplicaAdministration:
     ) -> int:
         """Add an empty directory to the set; its node. A repetition with the same path completes an interrupted call.
 
+        A log of one directory becomes a set, with all its topics and records, in which that directory is the first one. No other
+        process may have it open. Producers and consumers of this object are closed by that; make them again.
+
         `replicas=False` makes a witness: a voter of a few kilobytes without partitions, which lets one of two other directories
         fail. A directory with `voter=False` may fail without an effect on decisions. Every open log of the set uses the new
         directory. Existing partitions stay where they are: see `reassign`.
-        Raises ReplicaSetError for a directory with other content and for a log that was not opened as a list of directories;
-        DirectoryInUseError, NotEnoughDirectoriesError, StorageError.
+        Raises ReplicaSetError for a directory with other content; DirectoryInUseError, NotEnoughDirectoriesError, StorageError.
         """
         if rack is not None and (type(rack) is not str or not rack):
             raise TypeError(f"a rack is a text, not {rack!r:.100}")
-        return self._changeable_set().growth.add(location.checked(path), rack, replicas=replicas, voter=voter)
+        place = location.checked(path)
+        self._engine.check_writable()
+        if not isinstance(self._engine, ReplicatedEngine):
+            self._begin_set(place, rack)
+        return self._changeable_set().growth.add(place, rack, replicas=replicas, voter=voter)
+
+    def _begin_set(self, new: Path, rack: str | None) -> None:
+        """Make the only directory the first one of a set, and open it again. After an error it is open as its files show it."""
+        engine = self._engine
+        config, deadline_ns = engine.config, files.deadline_after(engine.config.lock_timeout_ms / 1000)
+        adoption.prepare(engine.home, new, rack)
+        try:
+            engine.close()
+            adoption.begin(engine.path, deadline_ns=deadline_ns, mode=config.file_mode)
+        finally:
+            self._use(open_directory(engine.path, read_only=False, create=False, config=config))
 
     def retire_directory(self, node: int, *, force: bool = False) -> None:
         """Move all replicas off a directory, then remove it from the set; it is a log of its own then.
@@ -160,7 +182,7 @@ class ReplicaAdministration:
         engine.check_writable()
         if not isinstance(engine, ReplicatedEngine):
             raise ReplicaSetError(
-                "the log has one directory without a set: begin a new set with open([path]) and an empty directory",
+                "the log has one directory without a set: begin one by add_directory(path)",
                 paths=[str(engine.path)],
             )
         return engine.set

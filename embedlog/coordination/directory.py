@@ -10,10 +10,12 @@ DIRECTORY-5  the clean mark is signed with the incarnation: a signed mark proves
     since. An unsigned mark is identified by inode and time. If the mark is missing or replaced, a broker used the directory. The
     number of that visit is recorded first: the manifest of a partition that was not loaded since describes a time before the
     visit
+DIRECTORY-6  the control page shows whether the processes in the directory use it as a part of a set. Others are refused
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -28,41 +30,17 @@ from embedlog.errors import (
     ForeignDirectoryError,
     StateError,
     StorageError,
-    UnsupportedFilesystemError,
     UnsupportedFormatError,
 )
 from embedlog.storage import file_names, files, lock_holders, locks
 from embedlog.storage.control_page import boot_number, cache_number
+from embedlog.storage.file_systems import check_filesystem
 from embedlog.storage.identity import ensure_meta, mark_owner, note_visit, read_visit, remove_clean_mark, write_clean_mark
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
-# f_type of statfs for file systems whose locks and shared mappings hold between processes of one host.
-LOCAL_FILESYSTEMS: Final = {
-    0xEF53: "ext4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x01021994: "tmpfs",
-    0x794C7630: "overlayfs",
-    0x2FC12FC1: "zfs",
-    0xF2F52010: "f2fs",
-    0xCA451A4E: "bcachefs",
-    0x858458F6: "ramfs",
-}
-REMOTE_FILESYSTEMS: Final = {
-    0x6969: "NFS",
-    0xFF534D42: "SMB",
-    0xFE534D42: "SMB",
-    0x517B: "SMB",
-    0x65735546: "FUSE",
-    0x00C36400: "Ceph",
-    0x0BD00BD0: "Lustre",
-    0x47504653: "GPFS",
-    0x01021997: "9p",
-}
-
 # Words of the directory's control page.
-MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT = 0, 1, 2, 3, 12, 15
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, IN_SET, BOOT = 0, 1, 2, 3, 12, 13, 15
 
 
 class Directory:
@@ -81,6 +59,7 @@ class Directory:
         self.visit = 0
         self.seen: object = None  # by a reader, at its last refresh: changes after each open or close
         self.broker_epoch = -1  # for the clean mark
+        self.in_set = False  # whether this process uses it as a part of a set (DIRECTORY-6)
         self.beginning: Callable[[], None] | None = None  # called by the first process, before it removes the clean mark
 
     def _deadline(self) -> int:
@@ -199,8 +178,7 @@ class Directory:
 
     def _foreign_holder(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
-        holder = lock_holders.held_by(path, others=True) or "a process that is not visible"
-        return DirectoryInUseError("a program other than embedlog holds a shared lock on the lock file", path=path, found=holder)
+        return lock_holders.in_use("a program other than embedlog holds a shared lock on the lock file", path)
 
     def _is_unused(self, page: system.Page) -> bool:
         """Whether the page proves that no embedlog process is in: an open clears the mark's words, and processes end with the
@@ -338,7 +316,7 @@ class Directory:
             raise StorageError("the control page disappeared while it was created", path=path)
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
         page.set(BOOT, boot_number())
-        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks}
+        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks, IN_SET: self.in_set}
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
         recovery.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
@@ -361,6 +339,10 @@ class Directory:
                 found=page.version(),
             )
         self._check_access_mode(page)
+        if bool(page.word(IN_SET)) != self.in_set:
+            use = "without its set" if self.in_set else "as a part of a set"
+            lock = self.path / file_names.BROKER_LOCK
+            raise lock_holders.in_use(f"other processes use the directory {use}", lock, others=False)
         self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
 
@@ -379,6 +361,13 @@ class Directory:
     @property
     def _by_locks(self) -> bool:
         return self._shared == "locks"
+
+    def check_only_process(self) -> None:
+        """Raises DirectoryInUseError if another opening holds `.lock`, also one of this process."""
+        with self._open_lock.hold(self._deadline()) if self._open_lock is not None else contextlib.nullcontext():
+            if system.lock_try(self._lock_fd, True) < 0:
+                raise lock_holders.in_use("the log is open elsewhere: close it there first", self.path / file_names.BROKER_LOCK)
+            system.lock_try(self._lock_fd, False)
 
     # ---- close -----------------------------------------------------------------------------------
 
@@ -428,20 +417,3 @@ class Directory:
         """Close inherited descriptors in a forked child, without effect on the parent."""
         fd, self._lock_fd = self._lock_fd, -1
         files.close_inherited(fd)
-
-
-def check_filesystem(path: Path, shared: str) -> None:
-    """Refuse a file system with unreliable locks or mappings, unless `shared="locks"` accepts that."""
-    kind = system.filesystem(os.fspath(path))
-    if kind < 0:
-        raise StorageError("cannot read the type of the file system", errno=system.errno_of(kind), path=path)
-    if kind in LOCAL_FILESYSTEMS or shared == "locks":
-        return
-    name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
-    raise UnsupportedFilesystemError(
-        f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" opens it without any'
-        " mapping, by locks alone: that is slower, and a lock that the file system loses can corrupt the log",
-        path=path,
-        expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),
-        found=name,
-    )

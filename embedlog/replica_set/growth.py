@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError
-from embedlog.replica_set import member_directories, registration, set_up
+from embedlog.errors import EmbedlogError, ReplicaSetError
+from embedlog.replica_set import adoption, member_directories, registration, set_up
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.refusals import error_of
-from embedlog.replica_set.membership import Found, Member, Membership
+from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.moves import move_off
 from embedlog.replication.events import Event, ForceRetire, Refusal, Retire
 from embedlog.storage import file_names, files, location
@@ -91,7 +91,7 @@ class SetGrowth:
     def _planned(self, path: Path, state: State, planned: Member) -> Membership:
         """Write identity and members into a new directory (GROWTH-1, GROWTH-2). REQUIRES its open lock."""
         found = members.found_in(path)
-        self._check_new(found, state)
+        adoption.check_new(found, state.cluster_id)
         if found.meta is not None and found.meta.directory_id is not None:
             planned = replace(planned, directory_id=found.meta.directory_id)
         if found.membership is not None and found.membership.own.node > state.highest_node:
@@ -105,27 +105,6 @@ class SetGrowth:
         write_meta(path, MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others), mode)
         members.write(path, own, mode)  # the last one: an opening takes a directory with both files only
         return own
-
-    @staticmethod
-    def _check_new(found: Found, state: State) -> None:
-        """The directory is empty, unused, and of no other set."""
-        path = found.path
-        if found.problem is not None:
-            raise found.problem
-        if set_up.is_used(path):
-            raise DirectoryInUseError("processes use the directory", path=path)
-        ids = {each.cluster_id for each in (found.meta, found.membership) if each is not None}
-        if found.membership is not None and (ids != {state.cluster_id} or found.membership.registered_id is not None):
-            raise ReplicaSetError(
-                "the directory belongs to another set, or has left this one: add an empty directory",
-                path=path, expected=state.cluster_id, found=" and ".join(sorted(ids)), paths=[os.fspath(path)],
-            )  # fmt: skip
-        partitions = [name for name in files.directories(path) if file_names.parse_partition_name(name)]
-        if partitions and found.membership is None:
-            raise ReplicaSetError(
-                "the directory is a log of its own: add an empty directory",
-                path=path, found=f"{len(partitions)} partitions", paths=[os.fspath(path)],
-            )  # fmt: skip
 
     # ---- retirement ------------------------------------------------------------------------------
 

@@ -123,6 +123,7 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
         if result is not None:
             entered.append(result)
 
+    directory.directory.in_set = True
     directory.directory.beginning, directory.preparing = beginning, preparing
 
 

@@ -222,7 +222,7 @@ def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -
     `alone`.
     """
     given = [Path(path) for path in paths]
-    _check_doubles(given)
+    check_doubles(given)
     found = tuple(found_in(path) for path in given)
     _check_clusters(found)
     _check_clones(found)
@@ -258,7 +258,8 @@ def found_in(path: Path) -> Found:
         return Found(path, problem=problem)
 
 
-def _check_doubles(paths: list[Path]) -> None:
+def check_doubles(paths: list[Path]) -> None:
+    """Raises ReplicaSetError if two paths lead to one directory."""
     places: dict[object, Path] = {}
     for path in paths:
         real = files.real_path(path)

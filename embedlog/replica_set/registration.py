@@ -25,7 +25,7 @@ from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
 from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.set_up import open_locks, renew
-from embedlog.replication.events import Add, Event, Found, Identity, Observed, Place, Register
+from embedlog.replication.events import Add, Event, Found, HeldTopic, Identity, Observed, Place, Register
 from embedlog.replication.state import State
 from embedlog.storage.identity import id_bytes, id_text
 
@@ -102,15 +102,17 @@ def register(
     entered: Sequence[Entered],
     *,
     observe: Observe = lambda state: {},
+    held: tuple[HeldTopic, ...] = (),
     deadline_ns: int,
     mode: int = 0o666,
 ) -> State:
     """Register these directories by one decision, and record it in each of them; the state after it.
 
     The first decision of a set adds all its members. A prepared directory that the log does not have is added. `observe` has the
-    replicas of partitions. Raises ReplicaSetError for a foreign directory or a clone, NotEnoughDirectoriesError.
+    replicas of partitions, `held` the topics of the only directory of a new set.
+    Raises ReplicaSetError for a foreign directory or a clone, NotEnoughDirectoriesError.
     """
-    steps = [_step(each, entered, observe) for each in sorted(entered, key=lambda each: each.membership.node)]
+    steps = [_step(each, entered, observe, held) for each in sorted(entered, key=lambda each: each.membership.node)]
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
@@ -139,7 +141,7 @@ def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666
         return found if new == found else members.write(directory, new, mode)
 
 
-def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEvent:
+def _step(each: Entered, entered: Sequence[Entered], observe: Observe, held: tuple[HeldTopic, ...]) -> MakeEvent:
     own = each.membership
     directory = UUID(bytes=id_bytes(own.own.directory_id))
     rack, path = own.own.rack, str(each.path)
@@ -154,7 +156,7 @@ def _step(each: Entered, entered: Sequence[Entered], observe: Observe) -> MakeEv
             return Register(identity, found, offset, fresh=each.fresh, seen=seen)
         if not state.nodes:
             _check_complete(own, entered)
-        return Add(identity, offset, own.own.voter, own.own.replicas)
+        return Add(identity, offset, own.own.voter, own.own.replicas, held=() if state.nodes else held)
 
     return make_event
 

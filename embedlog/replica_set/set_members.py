@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
-from embedlog.replica_set import member_directories, registration
+from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.decision_log import DecisionLog, Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.log_directory import LogDirectory
     from embedlog.replica_set.membership import CheckedSet, Member
-    from embedlog.replication.events import Observed, Place
+    from embedlog.replication.events import HeldTopic, Observed, Place
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
@@ -124,6 +124,11 @@ class SetMembers:
         voters = [member.node for member in known.members if member.voter]
         self.decisions = DecisionLog(known.cluster_id, voters, lock_timeout_ms=self._config.lock_timeout_ms)
         self.decisions.observer = self._observer
+        for opened in self._opened.values():
+            self.decisions.attach(opened.copy)
+        nodes, written = {member.node for member in known.members}, self.decisions.written()
+        added = [member for member in registration.members_of(written, known) if member.node not in nodes]
+        self._open_recorded(added, {str(found.path) for found in checked.found})  # it may be needed for a majority
         for opened in self._opened.values():
             self.decisions.attach(opened.copy)
         state = self.decisions.hint()
@@ -255,8 +260,9 @@ class SetMembers:
         before, self._uncertain = self._uncertain, self._uncertain | self._unregistered
         try:
             state = registration.register(
-                self.decisions, entered, observe=self.observed, deadline_ns=deadline_ns, mode=self._config.file_mode
-            )
+                self.decisions, entered, observe=self.observed, held=self._held(), deadline_ns=deadline_ns,
+                mode=self._config.file_mode,
+            )  # fmt: skip
         except NotEnoughDirectoriesError as problem:
             if not problem.undecided:
                 self._uncertain = before
@@ -267,6 +273,12 @@ class SetMembers:
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
         self._use_registered(state)
+
+    def _held(self) -> tuple[HeldTopic, ...]:
+        """The topics of the only directory, before the first decision (ADOPTION-2)."""
+        if len(self._opened) > 1 or self.decisions.hint().nodes:
+            return ()
+        return adoption.held_topics(self.log_directories()[0])
 
     def _renew_put_back(self, deadline_ns: int) -> None:
         """Draw new ids for the directories that were put back to earlier copies (REGISTRATION-5)."""

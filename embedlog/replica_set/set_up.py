@@ -3,6 +3,8 @@
 SETUP-1  every step is under the open locks of all given directories, taken in the order of their paths
 SETUP-2  a directory with partitions, or in use by a process, is not made a member
 SETUP-3  the plan comes before the identity in every directory. A repeat takes the numbers and ids of any plan that it finds
+SETUP-4  a directory that is the only member of its set is always opened as a set. A process that writes without the decisions and
+    one that uses them are never in a directory at once
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ from embedlog.storage.identity import MetaProperties, new_id, write_meta
 BROKER_S: Final = 2  # an opening or closing process holds the lock exclusively for a shorter time
 PAUSE_S: Final = 0.005
 EXCLUSIVE: Final = 2  # as `system.lock_probe` returns it
+
+
+class SetOfOne(Exception):
+    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the package."""
 
 
 def prepare_set(
@@ -71,8 +77,8 @@ def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False)
 def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> None:
     """Check, before one directory is opened for writing, that it belongs to no larger set (REPLICA-19).
 
-    With `alone` it may: it gets a new registration id, so that the set does not take it for complete. Raises ReplicaSetError, and
-    DirectoryInUseError if processes use the directory as a part of its set.
+    With `alone` it may: it gets a new registration id, so that the set does not take it for complete. Raises SetOfOne,
+    ReplicaSetError, and DirectoryInUseError if processes use the directory as a part of its set.
     """
     if not files.exists(directory / file_names.REPLICAS):
         return
@@ -80,6 +86,8 @@ def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0
         found = members.read(directory)
         if found is None:
             return
+        if len(found.members) == 1:
+            raise SetOfOne
         if not alone:
             members.check_alone(directory, found)
         elif not is_used(directory):
@@ -129,7 +137,7 @@ def _check_complete(checked: CheckedSet) -> None:
         partitions = [name for name in files.directories(each.path) if file_names.parse_partition_name(name)]
         if each.membership is None and partitions:
             raise ReplicaSetError(
-                "the directory is a log of its own: a new set begins with empty directories",
+                "the directory is a log of its own: open it alone, and add each further directory by log.add_directory(path)",
                 path=each.path,
                 found=f"{len(partitions)} partitions",
                 paths=[os.fspath(each.path)],

@@ -11,6 +11,7 @@ NODE-6  a new directory gets the smallest slot that no present directory has. No
 NODE-7  a forced retirement removes a directory with all its replicas. The rest has another generation, and votes. What only the
     removed replicas had is lost: the ISR is the rest of it, else the ELR, else all replicas that are left
 NODE-8  a foreign directory leaves every ISR with another member, also if none is complete: its records are not those of the set
+NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from embedlog.replication.elections import Decision, best, changed, complete, el
 from embedlog.replication.events import Add, ForceRetire, Found, Identity, Observed, Refusal, Register, Retire, SetVoter
 from embedlog.replication.records import NO_LEADER, SLOTS, Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
 from embedlog.replication.state import State
+from embedlog.replication.topics import held_records
 
 
 def register(state: State, event: Register) -> Decision:
@@ -92,7 +94,9 @@ def add(state: State, event: Add) -> Decision:
         identity.node, identity.incarnation, event.offset, identity.directory, identity.path, identity.rack,
         voter=event.voter, replicas=event.replicas, generation=identity.generation, slot=slot,
     )  # fmt: skip
-    return Refusal.INVALID_REGISTRATION if _is_used(state, new) else (new,)
+    if _is_used(state, new) or (event.held and (state.nodes or not event.replicas)):
+        return Refusal.INVALID_REGISTRATION
+    return (new, *held_records(new, event.held))
 
 
 def retire(state: State, event: Retire) -> Decision:

@@ -216,14 +216,25 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldTopic:
+    """A topic that the first directory of a set has. `epochs`: the leader epoch of each partition."""
+
+    name: str
+    topic_id: UUID
+    epochs: tuple[int, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Add:
-    """A new directory. `settled`: a majority has the previous change of the voters."""
+    """A new directory. `settled`: a majority has the previous change of the voters. `held`: the topics of the first directory."""
 
     identity: Identity
     offset: int
     voter: bool = True
     replicas: bool = True
     settled: bool = True
+    held: tuple[HeldTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

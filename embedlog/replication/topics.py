@@ -6,19 +6,31 @@ TOPICS-3  a deletion removes the topic, its partitions and its settings in one d
 TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough. From then on records are
     committed that the members of the ELR do not have. The change is refused while such a partition has no complete leader. Until
     then a member of the ELR may have the only copy of a committed record
+TOPICS-5  a topic of the first directory keeps its id and its settings; that directory is the only replica and leads
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from embedlog.config.options import parse
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import ConfigError, InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from embedlog.replication.elections import Decision, changed
-from embedlog.replication.events import CreatePartitions, CreateTopic, DeleteTopic, Refusal, SetConfig
+from embedlog.replication.events import CreatePartitions, CreateTopic, DeleteTopic, HeldTopic, Refusal, SetConfig
 from embedlog.replication.placement import Assignment, Shape, extend, place
-from embedlog.replication.records import NODE, TOPIC, Config, Partition, Record, RemoveTopic, Tombstone, Topic, key_of
+from embedlog.replication.records import (
+    NODE,
+    TOPIC,
+    Config,
+    Partition,
+    Record,
+    RegisterBroker,
+    RemoveTopic,
+    Tombstone,
+    Topic,
+    key_of,
+)
 from embedlog.replication.state import State, apply_all, serves
 
 
@@ -41,6 +53,19 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
     configs = [Config(TOPIC, event.name, name, value) for name, value in sorted(event.config.items())]
     partitions = _new(state, topic, assignment, event.live)
     return partitions if isinstance(partitions, Refusal) else (topic, *configs, *partitions)
+
+
+def held_records(directory: RegisterBroker, held: Iterable[HeldTopic]) -> Iterator[Record]:
+    """The topics of the first directory of a set (TOPICS-5)."""
+    node = directory.node
+    for each in held:
+        yield Topic(each.name, each.topic_id)
+        yield from (Config(TOPIC, each.name, name, value) for name, value in sorted(each.config.items()))
+        for number, epoch in enumerate(each.epochs):
+            yield Partition(
+                each.topic_id, number, (node,), (node,), node, epoch, 0, (directory.directory,),
+                leader_incarnation=directory.incarnation,
+            )  # fmt: skip
 
 
 def create_partitions(state: State, event: CreatePartitions) -> Decision:

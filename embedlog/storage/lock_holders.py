@@ -11,6 +11,9 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+
+from embedlog.errors import DirectoryInUseError
 
 _LOCK = re.compile(r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$", re.MULTILINE)
 
@@ -26,6 +29,11 @@ def held_by(path: str | os.PathLike[str], *, others: bool = False) -> str:
     named = ", ".join(f"pid {pid}{' (this process)' if pid == os.getpid() else ''}" for pid in pids[:3])
     more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
     return f"{named}{more} on {socket.gethostname()}" if pids else ""
+
+
+def in_use(message: str, path: Path, *, others: bool = True) -> DirectoryInUseError:
+    """The error of a directory whose lock file is held, with the processes that hold it."""
+    return DirectoryInUseError(message, path=path, found=held_by(path, others=others) or "a process that is not visible")
 
 
 def _pids(name: str, inode: int) -> Iterator[int]:

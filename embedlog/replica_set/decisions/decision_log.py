@@ -136,6 +136,14 @@ class DecisionLog:
                 break
         return self.last_view()
 
+    def written(self) -> State:
+        """The state with all records of the most advanced copy, of which some may not count: for the paths of directories."""
+        found = [self.last_view()]
+        for copy, _ in self._by_advance():
+            with contextlib.suppress(EmbedlogError):
+                found.append(self._read(copy, copy.partition.replica.published()[0].log_end) or found[0])
+        return max(found, key=lambda view: (view.term, view.position)).state
+
     def last_view(self) -> View:
         """The newest view that this object has read, without access to a directory."""
         return max(self._shown[1], self._view, key=lambda view: view.position)
