@@ -4,6 +4,8 @@ REPLICAENGINE-1  the engine of a set gives `ReplicatedPartition`s; everything ab
 REPLICAENGINE-2  no directory of a set is special: `home` is the first one that is open now
 REPLICAENGINE-3  a failed directory is not closed in order: its next opening registers it as crashed
 REPLICAENGINE-4  one directory that is the only member of a set is opened as a set, by its path alone too
+REPLICAENGINE-5  a topic that is retired in one directory keeps its committed offsets: a newer topic may have its name. The
+    process that deletes a topic of the set deletes them (DELETEDTOPIC-1)
 """
 
 from __future__ import annotations
@@ -165,6 +167,9 @@ class ReplicatedEngine(Engine):
             topic = Topic(name, new_id(), partitions, {**config, "min.insync.replicas": str(least)})
             with contextlib.suppress(TopicExistsError):  # another process was faster
                 self.set.create_topic(topic, factor=factor)
+
+    def forget_topic(self, topic: str, deadline_ns: int) -> None:
+        """Nothing (REPLICAENGINE-5)."""
 
     def _internal_replicas(self, name: str) -> tuple[int, int]:
         """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from three on."""

@@ -15,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
+from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
-from embedlog.errors import ClosedError, EmbedlogError
+from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError
 from embedlog.storage import files
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class ReplicaHousekeeper(Housekeeper):
     def __init__(self, engine: ReplicatedEngine) -> None:
         super().__init__(engine)
         self._set = engine.set
+        self._deleted = DeletedTopics(engine)
         self._by_directory = {engine.home: self.jobs}
         self._choosing = threading.Lock()
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
@@ -65,9 +68,10 @@ class ReplicaHousekeeper(Housekeeper):
             usable = [each for each in directories if self._set.members.failure(each) is None]
             for each in usable:
                 if each not in self._by_directory:
-                    made = DirectoryJobs(each, closed=lambda: self._engine.closed, ending=self._stop.is_set)
-                    self._by_directory[each] = made
-            found = [self._by_directory[each] for each in usable]
+                    with self._of_directory():
+                        made = DirectoryJobs(each, closed=lambda: self._engine.closed, ending=self._stop.is_set)
+                        self._by_directory[each] = made
+            found = [self._by_directory[each] for each in usable if each in self._by_directory]
             self.jobs = found[0] if found else self.jobs
             return found
 
@@ -151,6 +155,8 @@ class ReplicaHousekeeper(Housekeeper):
                 self._tended(place, topic)
         with contextlib.suppress(ClosedError):
             self._set.assignments.clear()
+            with self.jobs.reported("deleted topics"):
+                self._deleted.tend()
 
     def _tended(self, place: Place, topic: str) -> None:
         with contextlib.suppress(ClosedError):
@@ -166,10 +172,25 @@ class ReplicaHousekeeper(Housekeeper):
         self.tend()
         self._rebalance()
         for at, jobs in enumerate(self._current()):
-            if at == 0:
-                super().by_hand(deadline_ns)
-                continue
-            with jobs.lock.hold(deadline_ns):
-                jobs.round(by_hand=True)
-                jobs.clean()
-            jobs.points()
+            with self._of_directory():
+                if at == 0:
+                    super().by_hand(deadline_ns)
+                    continue
+                with jobs.lock.hold(deadline_ns):
+                    jobs.round(by_hand=True)
+                    jobs.clean()
+                jobs.points()
+
+    @contextlib.contextmanager
+    def _of_directory(self) -> Iterator[None]:
+        """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises errors of the process."""
+        try:
+            yield
+        except LockTimeoutError:
+            raise
+        except EmbedlogError as problem:
+            node = self._set.directories.blame(problem)
+            if node is None:
+                raise
+            self._set.directories.fail(node, problem)
+            logger.warning("node %d failed during its housekeeping: %s", node, problem)

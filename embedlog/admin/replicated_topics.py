@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
 from embedlog.admin import topics
+from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
@@ -55,6 +56,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
     def __init__(self, engine: ReplicatedEngine) -> None:
         super().__init__(engine)
         self._set = engine.set
+        self._deleted = DeletedTopics(engine)
         self._registry = cast("Any", engine.set.topics)
 
     def _check_replicas(self, new: NewTopic, count: int) -> int:
@@ -83,6 +85,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = []
+        self._deleted.finish({topic.name for topic in planned if not self._is_live(topic.name)})
         for topic in planned:
             factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
             if exist_ok and self._is_live(topic.name):
@@ -127,7 +130,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         topics._refuse_internal(name)
         topic_id = self._topic_id(name)
         self._set.decide(lambda state: DeleteTopic(topic_id))
-        self._set.retire(name, topic_id)
+        self._deleted.delete(name, topic_id)
 
     def _raise_starts(self, targets: Mapping[TopicPartition, tuple[LogPartition, int]]) -> dict[TopicPartition, int]:
         """The checkpoint of each directory is for brokers: it is written under the lock of that directory (REPLICATEDTOPIC-2)."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from embedlog._native import system
@@ -141,6 +142,21 @@ class ReplicaSet:
                 each.directory.retire(name, topic_id)
             except EmbedlogError as problem:
                 logger.warning("the partitions of the deleted topic %s stay in %s: %s", name, each.path, problem)
+
+    def deleted_topics(self, names: Collection[str] | None = None) -> list[tuple[str, UUID]]:
+        """The topics, or those with these names, that a directory of this process has although no decision does.
+
+        Raises NotEnoughDirectoriesError.
+        """
+        found = self._undecided(self.decisions.hint(), names)
+        return sorted(self._undecided(self.decisions.settle(self.deadline()), names)) if found else []
+
+    def _undecided(self, state: State, names: Collection[str] | None) -> set[tuple[str, UUID]]:
+        found = set[tuple[str, UUID]]()
+        for each in self.members.opened():
+            with suppress(EmbedlogError):  # of a directory that fails: it is asked after its return
+                found |= each.directory.undecided(state, names)
+        return found
 
     def observed(self, state: State) -> Mapping[Place, Observed]:
         """The replicas of all partitions with an ELR."""

@@ -10,7 +10,7 @@ SETDIRECTORY-5  a partition is made only for a replica that the decisions assign
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +90,12 @@ class SetDirectory:
             found = registry.get(name)
             if found is not None and found.id_bytes == topic_id.bytes:
                 self._delete(found)
+
+    def undecided(self, state: State, names: Collection[str] | None) -> set[tuple[str, UUID]]:
+        """The topics, or those with these names, that this directory has although the state does not."""
+        self.log_directory.refresh_topics()
+        present = {topic.name: UUID(bytes=topic.id_bytes) for topic in self.log_directory.registry.all() if topic.name != LOG}
+        return {each for each in present.items() if each[1] not in state.topics and (names is None or each[0] in names)}
 
     def unassigned(self, state: State) -> list[tuple[UUID, int]]:
         """The partitions of decided topics that have a directory here, although no decision assigns them to this node."""

@@ -236,16 +236,18 @@ class Offsets:
 
     # ---- deletion --------------------------------------------------------------------------------
 
-    def forget_topic(self, topic: str, deadline_ns: int) -> None:
+    def forget_topic(self, topic: str, deadline_ns: int, is_deleted: Callable[[str], bool] = lambda name: True) -> None:
         """Delete every group's offsets for a topic that is marked as deleted, including those of open transactions.
 
-        May be repeated. Every partition's lock is taken once: an earlier holder has read the topics before the mark. Raises
-        LockTimeoutError.
+        `is_deleted` is called under each lock: the offsets of a newer topic of this name are kept. May be repeated. Every
+        partition's lock is taken once: an earlier holder has read the topics before the mark. Raises LockTimeoutError.
         """
         for number in self.topic.written():
             self.topic.view(number)
             with self.topic.deciding(number, deadline_ns) as decision:
-                self.append_in_pieces(decision, number, [(key, None) for key in decision.view.keys_of(topic)])
+                keys = decision.view.keys_of(topic)
+                if keys and is_deleted(topic):
+                    self.append_in_pieces(decision, number, [(key, None) for key in keys])
             system.point("offsets-forgotten")
 
     def append_in_pieces(self, decision: Decision[GroupEntries], number: int, records: list[Record]) -> None:
