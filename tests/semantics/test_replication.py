@@ -1,8 +1,4 @@
-"""Replication, row by row of Kafka's documentation: high watermark, acks, leader epochs, elections, the controller.
-
-`tests/semantics/replication_rows.py` names the test of each row. The tests of this module are the worked examples, with
-their numbers.
-"""
+"""Worked examples of Kafka's replication, with their numbers: high watermark, acks, leader epochs, truncation, quorums."""
 
 from __future__ import annotations
 
