@@ -18,7 +18,7 @@ from embedlog.errors import (
     OffsetOutOfRangeError,
 )
 from embedlog.partition.partition import Partition
-from embedlog.partition.replication.replica_log import Decision
+from embedlog.partition.replication.replica_log import Decision, Leading
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import Leader
 from embedlog.storage.checkpoints import EpochCache, read_epochs
@@ -122,6 +122,23 @@ def test_pending_growth_counts_for_the_high_watermark_before_it_is_decided(tmp_p
         assert commit(one, (B, two)) == 2, "the maximal ISR has the new member"
         copy(Leader(1, one, 1), two, 3, far())
         assert commit(one, (B, two)) == 3
+
+
+def test_a_replica_joins_a_durable_topic_after_its_sync(tmp_path: Path) -> None:
+    """Else a power loss costs it records that were acknowledged before it joined."""
+    with replica(tmp_path / "1", A, {"flush.messages": 1}) as one, replica(tmp_path / "2", B, {"flush.messages": 1}) as two:
+        lead(one, 1)
+        append(one, 2)
+        one.sync()
+        assert commit(one) == 2
+        two.replica.follow(1, 1, one.epoch_end)
+        fetched = one.replica.read(0)
+        with two.replica.exclusive() as held:
+            assert held.take(fetched.data, fetched.batches, Leading(2, 1))
+        assert (two.published().log_end, two.durable_offset) == (2, 0)
+        assert not one.replica.join(two.replica, B, 1, 1)
+        two.sync()
+        assert one.replica.join(two.replica, B, 1, 1)
 
 
 def test_checkpoint_after_an_orderly_close_a_leader_starts_with_the_stored_high_watermark(tmp_path: Path) -> None:
