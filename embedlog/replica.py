@@ -133,7 +133,7 @@ class ReplicatedEngine(Engine):
         return cast("Partition", self.set.partition(topic.name, number))
 
     def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
-        if rack is None or not self.config.reads_nearby:
+        if rack is None or not self.config.replica_selector_class.endswith("RackAwareReplicaSelector"):
             return partition
         return cast("LogPartition", self.set.nearby(partition.topic, partition.number, rack))
 

@@ -7,7 +7,9 @@ REPLICAHOUSEKEEPER-3  a failure in one partition or directory is logged, and the
 REPLICAHOUSEKEEPER-4  transactions and groups are tasks of the first directory that is usable now. Two processes may see different
     ones; then both do the tasks, and each decision is made once
 REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that has appended them, as soon as its thread is free.
-    If it is killed before that, the next look of any process commits them
+    If it is killed before that, the next look of any process commits them: `replica.fetch.wait.max.ms` for partitions in use
+REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does not stop the round: its copy continues in the next
+    one
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 CHECK_MS: Final = 2000  # between two looks at all partitions, if nothing has changed
+ROUND_S: Final = 1.0  # for copies to replicas outside the ISR
 LATE_S: Final = 0.005  # between two commits of records with acks=1
 
 
@@ -47,7 +50,8 @@ class ReplicaHousekeeper(Housekeeper):
         self._choosing = threading.Lock()
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
         self._wake = threading.Event()
-        self._seen, self._check_ns = (0, 0), 0
+        self._seen, self._check_ns, self._copy_ns = (0, 0), 0, 0
+        self._wait_ms = engine.config.replica_fetch_wait_max_ms
         self._balance_ns = files.deadline_after(engine.config.leader_imbalance_check_interval_seconds)
         self._set.directories.appended = self._note_late
 
@@ -87,12 +91,12 @@ class ReplicaHousekeeper(Housekeeper):
             left_s = (until_ns - system.boot_ns()) / 1e9
             if left_s <= 0:
                 return False
-            if self._wake.wait(left_s) and not self._stop.wait(LATE_S):
+            if self._wake.wait(left_s) and not self._stop.wait(min(LATE_S, self._wait_ms / 1000)):
                 self._wake.clear()
                 with self._choosing:
                     late, self._late = self._late, set()
                 for place, topic in late:
-                    self._tended(place, topic)
+                    self._tended(place, topic, ROUND_S)
         return True
 
     def tick(self) -> None:
@@ -106,7 +110,9 @@ class ReplicaHousekeeper(Housekeeper):
                 else:
                     self._tick(jobs)
         if self._is_check_due():
-            self.tend()
+            self.tend(ROUND_S)
+        elif system.boot_ns() >= self._copy_ns:
+            self.tend(ROUND_S, used_only=True)
         if system.boot_ns() >= self._balance_ns:
             self._rebalance()
 
@@ -124,7 +130,7 @@ class ReplicaHousekeeper(Housekeeper):
         now_ns, seen = system.boot_ns(), (self._set.directories.version(), self._set.directories.changes)
         due = seen != self._seen or now_ns >= self._check_ns
         if due:
-            self._seen, self._check_ns = seen, now_ns + CHECK_MS * 1_000_000
+            self._seen, self._check_ns = seen, now_ns + max(CHECK_MS, self._wait_ms) * 1_000_000
         return due
 
     @staticmethod
@@ -144,24 +150,33 @@ class ReplicaHousekeeper(Housekeeper):
         finally:
             jobs.lock.mutex.release()
 
-    def tend(self) -> None:
-        """Commit what is copied late, and let replicas join (REPLICAHOUSEKEEPER-2)."""
+    def tend(self, step_s: float | None = None, *, used_only: bool = False) -> None:
+        """Commit what is copied late, and let replicas join (REPLICAHOUSEKEEPER-2).
+
+        `step_s`: a longer copy to a replica outside the ISR continues in the next round (REPLICAHOUSEKEEPER-6). `used_only`: only
+        partitions whose leader this process knows from an earlier round, if it has records to copy.
+        """
         state = self._set.decisions.hint()
+        self._copy_ns = files.deadline_after(self._wait_ms / 1000)
         for place, decided in state.partitions.items():
             if self._stop.is_set():
                 return
             topic = state.topics[place[0]].name
-            if not self._set.replicas(place, topic).is_in_order(decided):
-                self._tended(place, topic)
+            replicas = self._set.replicas(place, topic)
+            if not (replicas.is_copied() if used_only else replicas.is_in_order(decided)):
+                self._tended(place, topic, step_s)
         with contextlib.suppress(ClosedError):
             self._set.assignments.clear()
             with self.jobs.reported("deleted topics"):
                 self._deleted.tend()
 
-    def _tended(self, place: Place, topic: str) -> None:
+    def _tended(self, place: Place, topic: str, step_s: float | None) -> None:
+        until_ns = None if step_s is None else files.deadline_after(step_s)
         with contextlib.suppress(ClosedError):
             try:
-                self._set.assignments.tend(place, topic, self._stop.is_set)
+                self._set.assignments.tend(place, topic, self._stop.is_set, until_ns)
+                if until_ns is not None and system.boot_ns() >= until_ns:
+                    self._check_ns = 0
             except EmbedlogError as problem:
                 what = f"replicas of {topic}-{place[1]}"
                 _logging.report(logger, logging.WARNING, (self._engine.path, what), what, problem)

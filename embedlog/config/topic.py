@@ -266,13 +266,18 @@ class LogConfig(Options):
         1, "Directories with a copy of each partition of a topic that is created without a factor, in a set of directories.",
         unit="directories", low=1, high=64,
     )
+    replica_lag_time_max_ms: int = option(
+        30_000, "A replica of a set that does not catch up for this time leaves the ISR. No lock of a replica is awaited longer.",
+        unit="ms", low=1, high=INT_MAX, differs="Kafka: also for a broker that fails; here that one leaves at once.",
+    )
+    replica_fetch_wait_max_ms: int = option(
+        500, "Time between two looks of a set's housekeeping for records to copy.", unit="ms", low=1, high=INT_MAX
+    )
     replica_selector_class: str = option(
-        "LeaderSelector", "Which replica of a set a consumer with `client.rack` reads: the leader, or one in the consumer's rack"
-        " that is in sync.", "choice",
-        choices=("LeaderSelector", "RackAwareReplicaSelector"),
+        "LeaderSelector", "Which replica of a set a consumer with `client.rack` reads: the leader, or one in its rack that is in"
+        " sync.", "choice", choices=("LeaderSelector", "RackAwareReplicaSelector"),
         pattern=r"org\.apache\.kafka\.common\.replica\.(LeaderSelector|RackAwareReplicaSelector)",
-        example="org.apache.kafka.common.replica.RackAwareReplicaSelector",
-        differs="Kafka: a class of the broker's Java program; these are the two that it has.",
+        example="org.apache.kafka.common.replica.RackAwareReplicaSelector", differs="Kafka: any class of a Java program.",
     )
     auto_leader_rebalance_enable: bool = option(
         True, "Whether housekeeping of a set returns leaders to the first directory of their assignment.",
@@ -401,12 +406,10 @@ class LogConfig(Options):
         if least > most:
             expected = f"at most group.max.session.timeout.ms ({most})"
             raise ConfigError("group.min.session.timeout.ms", expected=expected, found=least)
+        wait, lag = self.replica_fetch_wait_max_ms, self.replica_lag_time_max_ms
+        if wait > lag:
+            raise ConfigError("replica.fetch.wait.max.ms", expected=f"at most replica.lag.time.max.ms ({lag})", found=wait)
         self.topic_config({})
-
-    @property
-    def reads_nearby(self) -> bool:
-        """Whether consumers with a rack read replicas in it (`replica.selector.class`)."""
-        return self.replica_selector_class.endswith("RackAwareReplicaSelector")
 
     def topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:
         """The configuration of a topic that sets `overrides` itself; names of a newer version are ignored."""

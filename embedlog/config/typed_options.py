@@ -53,6 +53,8 @@ class LogOptions(TypedDict, total=False):
     num_partitions: int
     auto_create_topics_enable: bool
     default_replication_factor: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
     replica_selector_class: Literal["LeaderSelector", "RackAwareReplicaSelector"]
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from embedlog._native import system
 from embedlog.errors import ElectionNotNeededError, EmbedlogError, UnknownTopicOrPartitionError
 from embedlog.replica_set.catching_up import CatchUp
 from embedlog.replica_set.decisions.refusals import error_of
@@ -199,8 +200,11 @@ class Assignments:
             size = max([0, *(leader.size_bytes() - each for each in sizes)])
         return Reassignment(target, decided.adding, decided.removing, records, size)
 
-    def tend(self, place: Place, topic: str, ending: Callable[[], bool]) -> None:
-        """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible now. For the housekeeper."""
+    def tend(self, place: Place, topic: str, ending: Callable[[], bool], until_ns: int | None = None) -> None:
+        """Copy, commit, let replicas join, and finish a reassignment, as far as each is possible now. For the housekeeper.
+
+        `until_ns`: a copy to a replica outside the ISR ends after the chunk in progress, and a later call continues it.
+        """
         replicas, waiting = self._set.replicas(place, topic), frozenset[int]()
         if replicas.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
@@ -212,7 +216,7 @@ class Assignments:
             if copies is None:
                 copies = self._catching_up[place] = CatchUp(replicas, self._set.deadline)
             try:
-                waiting = copies.waiting(decided, ending)
+                waiting = copies.waiting(decided, lambda: ending() or (until_ns is not None and system.boot_ns() >= until_ns))
             except LeaderChanged:
                 return
         replicas.tend(self._set.deadline(), waiting)

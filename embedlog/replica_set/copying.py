@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from embedlog._native.system import Published
     from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
+    from embedlog.replica_set.following.follower_lags import Step
     from embedlog.replica_set.leaders import Leader
 
 logger = logging.getLogger("embedlog")
@@ -39,11 +40,14 @@ LARGE_CHUNK_BYTES: Final = 4 << 20  # if much is to be copied: fewer locks and f
 Read = Callable[[int], "Fetched"]
 
 
-def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int, *, compared: bool = False) -> int:
+def copy(
+    leader: Leader, follower: Partition, end: int, deadline_ns: int, *, compared: bool = False, step: Step | None = None
+) -> int:
     """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, NotLeader, and errors of both
     directories.
 
-    `compared`: the follower is outside the ISR, and its bytes are compared before it follows (COPYING-4).
+    `compared`: the follower is outside the ISR, and its bytes are compared before it follows (COPYING-4). `step` is called with
+    the follower's log end before each chunk and after the last one; the copy ends if it returns False.
     """
     now, replica = follower.replica.published()
     if now.epoch > leader.epoch:
@@ -53,13 +57,13 @@ def copy(leader: Leader, follower: Partition, end: int, deadline_ns: int, *, com
         if compared and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
             limit = _equal_end(leader.partition, follower)
         follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
-    at = _copied(leader, follower, end, deadline_ns)
+    at = _copied(leader, follower, end, deadline_ns, step)
     if (start := leader.partition.published().log_start) > follower.published().log_start:
         follower.delete_records(min(start, follower.published().high_watermark))
     return at
 
 
-def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> int:
+def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, step: Step | None) -> int:
     """Copy; the follower's log end. A chunk counts only if nothing was deleted from it since it was read (COPYING-6)."""
     at = follower.replica.published()[0].log_end
     if at >= end:
@@ -67,7 +71,7 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> 
     source, unread = _leading(leader), leader.partition.unread_bytes(at)
     much = at < source.segment_base or (source.segment_size if unread is None else unread) > LARGE_CHUNK_BYTES
     with _reading(leader.partition, much=much) as read:
-        while at < end:
+        while at < end and (step is None or step(at)):
             fetched = None if lacks_deleted(follower.published(), source) else _read(read, leader, at)
             source = _leading(leader)
             if fetched is None or lacks_deleted(follower.published(), source):
@@ -76,6 +80,8 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int) -> 
             if not len(fetched.batches):
                 break
             at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns, source.log_start)
+    if step is not None:
+        step(at)
     return at
 
 

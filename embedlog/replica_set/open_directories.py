@@ -114,14 +114,24 @@ class OpenDirectories:
     """The directories of one open set by node. Threads: any."""
 
     def __init__(
-        self, members: Iterable[OpenDirectory], words: Words | None = None, *, read_only: bool = False, lock_wait_ms: int = 3000
+        self,
+        members: Iterable[OpenDirectory],
+        words: Words | None = None,
+        *,
+        read_only: bool = False,
+        lock_wait_ms: int = 3000,
+        lag_time_ms: int = 30_000,
     ) -> None:
-        """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18)."""
+        """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18).
+
+        `lag_time_ms`: `replica.lag.time.max.ms`, which is also the longest time for a lock.
+        """
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words, self.read_only = words, read_only
         self.appended: Callable[[Place, str], None] = lambda place, topic: None  # called after an append with acks=1
-        self._lock_wait_ns = lock_wait_ms * 1_000_000
+        self.lag_ns = lag_time_ms * 1_000_000
+        self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
 
     def __iter__(self) -> Iterator[OpenDirectory]:

@@ -6,6 +6,8 @@ PARTITIONREPLICAS-1  an append is committed when the high watermark has passed i
     epochs of the new leader show whether the append is in its log: there its epoch ends above the append
 PARTITIONREPLICAS-2  an error of a directory changes the ISR. An error of the process is raised and changes nothing
 PARTITIONREPLICAS-3  each loop ends at its deadline, with the last problem in the message
+PARTITIONREPLICAS-4  a member that answers, but does not catch up for `replica.lag.time.max.ms`, is removed from the ISR by the
+    process that copies to it. It joins again as every replica outside the ISR does
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.copying import copy
+from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import CHECK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.events import AlterIsr, Place, Refusal
@@ -48,6 +51,7 @@ class PartitionReplicas(Leaders):
         self._joining = threading.Lock()
         self._evictions: dict[int, Limit] = {}
         self._in_order: tuple[Decided, int, Partition] | None = None  # the decision, the directories and the leader of `tend`
+        self.lags = FollowerLags(directories.lag_ns)
         self._spread = -1  # the last high watermark that the followers got
 
     def in_sync(self, leader: Leader, leave_until_ns: int | None = None) -> list[tuple[int, Partition]]:
@@ -131,9 +135,21 @@ class PartitionReplicas(Leaders):
                 self._evict(leader, node, end, deadline_ns)
                 continue
             follower = self._partition(member)
-            copy(leader, follower, end, until)
-            followers.append((slot, follower.replica))
+            step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
+            try:
+                copy(leader, follower, end, until, step=step)
+                followers.append((slot, follower.replica))
+            except LateFollower:
+                self._leave_late(leader, node, deadline_ns)
         return leader.partition.replica.commit(followers, leader.epoch, until)
+
+    def _leave_late(self, leader: Leader, node: int, deadline_ns: int) -> None:
+        """Remove a member that does not catch up, although its directory answers (PARTITIONREPLICAS-4)."""
+        limit = f"{self.lags.limit_ms} ms (replica.lag.time.max.ms)"
+        self.leave(leader, node, deadline_ns, f"node {node} did not catch up for {limit}")
+        if not self.is_member(leader, node):
+            self.lags.forget(node)
+            logger.warning("%s: node %d left the ISR: it did not catch up for %s", self.name, node, limit)
 
     def _evict(self, leader: Leader, node: int, end: int, deadline_ns: int) -> None:
         """Remove a member whose directory fails here. If others took it in again, leave the copying to them for a while."""
@@ -199,6 +215,14 @@ class PartitionReplicas(Leaders):
             self._in_order = decided, changes, leader.partition
         except LeaderChanged:
             logger.debug("%s: the leader changed during its housekeeping", self.name)
+
+    def is_copied(self) -> bool:
+        """Whether the leader of the last round has no record to commit, and its followers know the high watermark."""
+        with suppress(EmbedlogError):
+            if self._in_order is not None:
+                now = self._in_order[2].published()
+                return now.high_watermark == now.log_end == self._spread
+        return True
 
     def is_in_order(self, decided: Decided) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is committed."""

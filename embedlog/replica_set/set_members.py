@@ -132,9 +132,11 @@ class SetMembers:
         for opened in self._opened.values():
             self.decisions.attach(opened.copy)
         state = self.decisions.hint()
+        config = self._config
         self.directories = OpenDirectories(
-            self._all(state), self, read_only=self._read_only, lock_wait_ms=self._config.lock_timeout_ms // 3
-        )
+            self._all(state), self, read_only=self._read_only, lock_wait_ms=config.lock_timeout_ms // 3,
+            lag_time_ms=config.replica_lag_time_max_ms,
+        )  # fmt: skip
         if self._read_only:
             self._use_registered(state)
             return

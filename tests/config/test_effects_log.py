@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,8 +18,11 @@ import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
+from embedlog.replica_set import copying
+from embedlog.replica_set.following import follower_lags
 from embedlog.storage import locks
 from tests.support.option_effects import OLD_MS, Effect, Elsewhere, Seen, World, check, keys_of, name_of
+from tests.support.stamped_batches import run_of
 from tests.support.transactional_producers import QUIET, Writer, begun, state_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -111,6 +116,36 @@ def returned_when_due(world: World) -> bool:
     while leader_of(log) != 1 and system.boot_ns() < until_ns:
         log.housekeep(due_only=True)
     return leader_of(log) == 1
+
+
+def in_sync_after_slow_copies(world: World) -> int:
+    """The size of the ISR after copies to the second directory, each of which takes 20 s of another clock."""
+    paths, passed = [world.path / f"d{node}" for node in (1, 2)], itertools.count(0, 20_000_000_000)
+    log = world._open.enter_context(embedlog.open(paths, config=QUIET | world._of(LogConfig, {"replica_fetch_wait_max_ms": 1})))
+    log.create_topic("t", assignment={0: [1, 2]})
+    with log.producer(acks=1, linger_ms=0, batch_size=0) as producer:
+        for _ in range(5):
+            producer.send("t", b"x" * 5000).result()
+    with mock.patch.object(follower_lags, "clock_ns", side_effect=passed), mock.patch.object(copying, "CHUNK_BYTES", 1):
+        log.housekeep()
+    return len(log.replicas("t").partitions[0].isr)
+
+
+def copied_by_due_rounds(world: World) -> int:
+    """The high watermark after due rounds: a process was killed after its append with acks=1."""
+    log = a_set(world, replica_lag_time_max_ms=2 * HOUR_MS)
+    log.create_topic("t", assignment={0: [1, 2, 3]})
+    with log.producer(linger_ms=0) as producer:
+        producer.send("t", b"x").result()
+    log.housekeep()
+    log.housekeep(due_only=True)
+    leader = log._engine.directories[0].partition("t", 0)
+    leader.append(run_of(b"y"))
+    until_ns = system.boot_ns() + (60 if world.value == 1 else 0) * 1_000_000_000
+    log.housekeep(due_only=True)
+    while leader.published().high_watermark < 2 and system.boot_ns() < until_ns:
+        log.housekeep(due_only=True)
+    return int(leader.published().high_watermark)
 
 
 def read_node(world: World) -> int:
@@ -392,6 +427,8 @@ TABLE: dict[str, Effect] = {
     "log_cleaner_dedupe_buffer_size": Seen(passes, [(128 << 20, False), (1024, True)]),
     "num_partitions": Seen(partitions_of("t", World.topic), [(1, 1), (3, 3)]),
     "default_replication_factor": Seen(copies_by_default, [(1, 1), (2, 2), (3, 3)]),
+    "replica_lag_time_max_ms": Seen(in_sync_after_slow_copies, [(30_000, 1), (HOUR_MS, 2)]),
+    "replica_fetch_wait_max_ms": Seen(copied_by_due_rounds, [(1, 2), (HOUR_MS, 1)]),
     "replica_selector_class": Seen(read_node, [("LeaderSelector", 1), ("RackAwareReplicaSelector", 2)]),
     "auto_leader_rebalance_enable": Seen(returned_by_hand, [(True, True), (False, False)]),
     "leader_imbalance_per_broker_percentage": Seen(returned_by_hand, [(10, True), (100, False)]),
