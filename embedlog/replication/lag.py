@@ -15,7 +15,7 @@ class CaughtUp(NamedTuple):
     """A follower at the last look. Times are of any clock that does not go back."""
 
     last: int  # the latest time at which it is known to have had everything
-    looked: int  # the time of that look
+    at: int  # the time of that look
     leader_end: int  # the leader's log end at that look
 
 
@@ -24,13 +24,13 @@ def begun(leader_end: int, now: int) -> CaughtUp:
     return CaughtUp(now, now, leader_end)
 
 
-def looked(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
+def observed(before: CaughtUp, follower_end: int, leader_end: int, now: int) -> CaughtUp:
     """The state after a look (LAG-1)."""
     last = before.last
     if follower_end >= leader_end:
         last = max(last, now)
     elif follower_end >= before.leader_end:
-        last = max(last, before.looked)
+        last = max(last, before.at)
     return CaughtUp(last, now, leader_end)
 
 

@@ -60,7 +60,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, node: int, seconds: floa
 
 def filled(process: Process, count: int) -> None:
     for number in range(count):
-        process.partition.append(run_of(b"%d" % number), all_in_sync=False)
+        process.partition.append(run_of(b"%d" % number * 700), all_in_sync=False)
 
 
 def test_a_slow_member_leaves_and_the_others_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
@@ -122,7 +122,7 @@ def test_a_copy_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyP
         leader = process.replicas.leader(process.partition.deadline())
         with pytest.raises(LeaderNotAvailableError, match="not committed"):
             process.replicas.commit(leader, 40, system.boot_ns())
-        assert process.published(2).log_end < 40
+        assert 0 < process.published(2).log_end < 40, "one chunk"
         assert decisions.partition.isr == (1, 2, 3)
 
 

@@ -3,7 +3,7 @@
 FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not catch up for `replica.lag.time.max.ms` is
     reported: its disk answers, but it is slower than the leader is written
 FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the copying process is no lag
-FOLLOWERLAG-3  a copy ends at its deadline, after the chunk in progress
+FOLLOWERLAG-3  a copy ends at its deadline, after the chunk in progress; also one that begins later copies a chunk
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class FollowerLags:
 
         def step(at: int) -> bool:
             nonlocal working
-            if self._look(node, at, leader_end(), working=working):
+            first, working = not working, True
+            if self._observe(node, at, leader_end(), working=not first):
                 raise LateFollower
-            working = True
-            return system.boot_ns() < deadline_ns
+            return first or system.boot_ns() < deadline_ns
 
         return step
 
@@ -63,7 +63,7 @@ class FollowerLags:
         with self._mutex:
             self._known.pop(node, None)
 
-    def _look(self, node: int, follower_end: int, leader_end: int, *, working: bool) -> bool:
+    def _observe(self, node: int, follower_end: int, leader_end: int, *, working: bool) -> bool:
         """Whether the follower is late now. `working`: the time since the last look was spent with a copy to it."""
         now_ns = clock_ns()
         with self._mutex:
@@ -72,7 +72,7 @@ class FollowerLags:
                 self._known[node] = _Known(lag.begun(leader_end, now_ns), now_ns, 0)
                 return False
             pauses_ns = known.pauses_ns + (0 if working else max(0, now_ns - known.active_ns))
-            found = lag.looked(known.found, follower_end, leader_end, now_ns - pauses_ns)
+            found = lag.observed(known.found, follower_end, leader_end, now_ns - pauses_ns)
             self._known[node] = _Known(found, now_ns, pauses_ns)
         return lag.is_late(found, follower_end, leader_end, now_ns - pauses_ns, self._limit_ns)
 
