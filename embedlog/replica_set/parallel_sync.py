@@ -3,6 +3,7 @@
 PARALLELSYNC-1  each further directory is synced by a thread of its own, so the slowest one determines the time (REPLICA-14)
 PARALLELSYNC-2  the caller waits until the deadline. A directory that is not synced then has failed, even if its sync ends later
 PARALLELSYNC-3  an error belongs to one directory: the others are synced all the same
+PARALLELSYNC-4  a member that fails between the commit and the sync leaves the ISR before the others are enough
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def commit_and_sync(replicas: PartitionReplicas, leader: Leader, end: int, deadl
     """
     while True:
         replicas.commit(leader, end, deadline_ns)
-        failed = sync_all(replicas.in_sync(leader), end, replicas.lock_deadline(deadline_ns))
+        failed = sync_all(replicas.in_sync(leader, deadline_ns), end, replicas.lock_deadline(deadline_ns))
         for problem in failed.values():
             replicas.blame(problem, deadline_ns)
         if leader.node in failed:
@@ -84,6 +85,6 @@ def commit_and_sync(replicas: PartitionReplicas, leader: Leader, end: int, deadl
 
 def sync_if_due(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
     """As `commit_and_sync`, if `flush.messages` requires it in a directory of the ISR."""
-    durable = min(each.durable_offset for _, each in replicas.in_sync(leader))
+    durable = min(each.durable_offset for _, each in replicas.in_sync(leader, deadline_ns))
     if end - durable >= leader.partition.config.flush_messages:
         commit_and_sync(replicas, leader, end, deadline_ns)

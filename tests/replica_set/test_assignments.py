@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,22 @@ def test_leaders_return_to_the_preferred_directories(tmp_path: Path) -> None:
         assert assignments.rebalance(100) == {}
         assert assignments.rebalance(10) == {T0: 1}
         assert assignments.rebalance(0) == {}
+
+
+def test_a_replica_that_was_added_again_is_not_removed(tmp_path: Path) -> None:
+    """Its page has the epoch of the decision, or a later one (REPLICA-24)."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1]})
+        filled(log)
+        members = log._engine.set.members  # type: ignore[attr-defined]
+        (directory,) = [each.directory for each in members.opened() if each.node == 1]
+        state = log._engine.set.decisions.hint()  # type: ignore[attr-defined]
+        ((place, decided),) = state.partitions.items()
+        assert not directory.drop(place, state)
+        assert (tmp_path / "d1" / "t-0").exists()
+        later = replace(decided, leader_epoch=decided.leader_epoch + 1)
+        assert directory.drop(place, replace(state, partitions={place: later}))
+        assert not (tmp_path / "d1" / "t-0").exists()
 
 
 def test_a_removal_that_was_interrupted_is_completed(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import embedlog
 from embedlog._native import system
-from embedlog.errors import DurabilityError, EmbedlogError
-from embedlog.replica_set.parallel_sync import sync_all
+from embedlog.errors import DurabilityError, EmbedlogError, StorageError
+from embedlog.replica_set.parallel_sync import sync_all, sync_if_due
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
 
@@ -116,6 +116,21 @@ def test_a_follower_with_a_failed_sync_leaves_the_isr(tmp_path: Path) -> None:
         assert hits
         assert (process.partition.node, follower in decisions.partition.isr) == (leader, False)
         assert durable(process, decisions.partition.isr) == [3, 3]
+
+
+def test_a_member_that_fails_between_commit_and_sync_leaves_the_isr(tmp_path: Path) -> None:
+    """PARALLELSYNC-4: else it leads after a power loss, without the acknowledged record."""
+    with a_set(tmp_path) as (decisions, [process]):
+        make_durable(process)
+        process.partition.append(run_of(b"first"))
+        leader = process.replicas.leader(after(30))
+        process.partition.append(run_of(b"second"), flush=False)
+        for node in (1, 3):  # as by another thread
+            process.disks[node].log._engine.partition("t", 0).sync()
+        assert durable(process) == [2, 1, 2]
+        process.directories.fail(2, StorageError("gone", errno=errno.EIO, path=process.disks[2].path))
+        sync_if_due(process.replicas, leader, 2, after(30))
+        assert decisions.partition.isr == (1, 3)
 
 
 def test_a_leader_with_a_failed_sync_hands_over(tmp_path: Path) -> None:

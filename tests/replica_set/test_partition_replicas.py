@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from embedlog._native import system
 from embedlog.errors import LeaderNotAvailableError, NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
 from embedlog.partition.log_context import AppendProgress
+from embedlog.replication.events import Found
 from tests.support.batches import Row, batch
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
@@ -131,6 +133,26 @@ def test_a_second_process_follows_a_failover_of_the_first(tmp_path: Path) -> Non
         assert appended.base_offset == 3
         assert len(values(two)) == len(values(one)) > 0
         assert two.partition.bounds().high_watermark == 4
+
+
+@pytest.mark.parametrize(("killed", "found"), [(False, Found.COMPLETE), (True, Found.CRASHED)], ids=["closed", "killed"])
+def test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close(
+    tmp_path: Path, killed: bool, found: Found
+) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with a_set(tmp_path) as (_, [process]):
+                process.partition.append(run_of(b"first"))
+                if killed:
+                    os._exit(0)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    with a_set(tmp_path) as (decisions, [process]):
+        observed = process.replicas.observed(decisions.partition)
+        assert {node: each.found for node, each in observed.items()} == dict.fromkeys((1, 2, 3), found)
 
 
 def test_replica_10_a_leader_below_the_start_of_its_epoch_shows_no_lower_end(tmp_path: Path) -> None:

@@ -207,7 +207,8 @@ RULES: dict[str, str] = {
     "REPLICA-4": f"{PARTITION}::test_too_few_replicas_refuse_an_append_or_leave_it_uncommitted "
     "replication/test_topics::test_a_lower_required_size_ends_the_elr",
     "REPLICA-5": "test_replica::test_a_record_that_is_only_in_the_leader_is_not_acknowledged",
-    "REPLICA-6": f"{ROLES}::test_a_replica_joins_with_everything_that_a_member_must_have",
+    "REPLICA-6": f"{ROLES}::test_a_replica_joins_with_everything_that_a_member_must_have "
+    f"{ROLES}::test_a_replica_that_lacks_the_start_of_the_epoch_or_is_in_another_epoch_does_not_join",
     "REPLICA-7": f"{ELECTIONS}::test_two_shrinks_from_one_decision_do_not_both_count",
     "REPLICA-8": f"{ELECTIONS}::test_a_replica_outside_of_isr_and_elr_is_never_elected "
     f"{ELECTIONS}::test_the_most_advanced_log_leads",
@@ -215,15 +216,17 @@ RULES: dict[str, str] = {
     "REPLICA-10": "replica_set/test_reads_after_failovers::"
     "test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed "
     "replica_set/test_reads_after_failovers::test_a_reader_never_returns_to_a_lower_leader_epoch",
-    "REPLICA-11": "replication/test_directories::test_a_follower_that_lost_its_page_leaves_the_isr",
+    "REPLICA-11": f"{PARTITION}::test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close "
+    "replication/test_directories::test_a_follower_that_lost_its_page_leaves_the_isr",
     "REPLICA-12": "replica_set/test_put_back::test_an_earlier_copy_loses_no_acknowledged_record "
     "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_id_others_are_foreign",
     "REPLICA-13": f"{ELECTIONS}::test_after_a_power_loss_all_members_are_awaited {ELECTIONS}::test_a_durable_topic_does_not_wait",
     "REPLICA-14": "replica_set/test_parallel_sync::test_a_record_is_acknowledged_when_all_directories_have_synced_it "
+    "replica_set/test_parallel_sync::test_a_member_that_fails_between_commit_and_sync_leaves_the_isr "
     f"{ROWS}::test_a_replica_joins_a_durable_topic_after_its_sync",
     "REPLICA-15": "partition/replication/test_followers::test_after_a_kill_the_leader_has_every_record_of_its_followers",
     "REPLICA-16": f"{PARTITION}::test_a_repeated_append_is_acknowledged_only_where_its_records_are",
-    "REPLICA-17": "partition/replication/test_truncate::test_a_cut_leaves_the_log_of_the_remaining_batches",
+    "REPLICA-17": f"{ROLES}::test_a_load_after_a_kill_begins_no_epoch",
     "REPLICA-18": "replica_set/test_returning::test_an_error_of_a_disk_reaches_no_caller "
     "replica_set/test_returning::test_an_error_of_the_process_is_raised_and_deposes_no_directory",
     "REPLICA-19": f"{MEMBERSHIP}::test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads "
@@ -235,7 +238,7 @@ RULES: dict[str, str] = {
     "replica_set/test_decisions_of_clients::test_a_registration_is_committed_before_the_first_data",
     "REPLICA-23": "replica_set/test_deleted_topics::test_a_directory_that_was_away_loses_a_deleted_topic",
     "REPLICA-24": "replica_set/test_assignments::test_a_partition_without_copies_moves_to_another_directory "
-    "replica_set/test_assignments::test_a_removal_that_was_interrupted_is_completed",
+    "replica_set/test_assignments::test_a_replica_that_was_added_again_is_not_removed",
     "REPLICA-25": "test_replica::test_records_of_acks_1_are_committed_by_the_housekeeper",
     "REPLICA-26": "replica_set/test_verification::test_a_reader_of_a_damaged_leader_gets_the_bytes_of_another_replica",
     "REPLICA-27": "replica_set/test_nearby_reads::test_a_follower_that_leaves_the_isr_is_not_read "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -216,6 +217,44 @@ def test_a_replica_joins_with_everything_that_a_member_must_have(tmp_path: Path)
         assert (state.maximal_isr, state.decided_isr) == (0b011, 0b001)
         one.append(run_of(b"c"))
         assert one.published().high_watermark == 2, "the high watermark waits for the new member"
+
+
+def test_a_replica_that_lacks_the_start_of_the_epoch_or_is_in_another_epoch_does_not_join(tmp_path: Path) -> None:
+    with three(tmp_path) as (one, two, other):
+        lead(one, 1, ALL)
+        one.append(run_of(b"a"))
+        for each in (two, other):
+            copy(one, each)
+        assert commit(one, (1, two), (2, other)) == 1
+        one.append(run_of(b"b"))
+        copy(one, two)
+        lead(one, 2)
+        now, state = one.replica.published()
+        assert (now.high_watermark, state.epoch_start, two.published().log_end) == (1, 2, 2)
+        assert not one.replica.join(two.replica, 1, 2, 2), "its page has a lower epoch"
+        other.replica.follow(0, 2, one.epoch_end)
+        assert other.published().log_end == 1
+        assert not one.replica.join(other.replica, 2, 2, 2), "it lacks a record below the start of the epoch"
+        copy(one, other)
+        assert one.replica.join(other.replica, 2, 2, 2)
+
+
+def test_a_load_after_a_kill_begins_no_epoch(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with replica(tmp_path) as one:
+                lead(one, 3)
+                one.append(run_of(b"a"))
+                os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    (tmp_path / "t-0" / "embedlog.page").unlink()  # as after a power loss
+    with replica(tmp_path) as one:
+        now, state = one.replica.published()
+        assert (now.epoch, now.log_end, state.role) == (3, 1, ROLE_NONE)
+        assert content(one).epochs == [(3, 0)]
 
 
 def test_epochs_agree_as_a_search_over_all_offsets_finds() -> None:
