@@ -28,6 +28,15 @@ VIEWS = "replication/test_views"
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "ISR and high watermark": (
+        Row("lastCaughtUpTimeMs", "replication/test_lag::test_each_line_of_the_rule"),
+        Row("out of sync: a follower that fetches, but slower than its leader is written, leaves after 10 s",
+            "replication/test_lag::test_a_follower_that_is_slower_than_its_leader_is_written_leaves_after_the_limit "
+            "replica_set/test_follower_lags::test_a_slow_member_leaves_and_the_others_commit"),
+        Row("shrink check: every half of replica.lag.time.max.ms",
+            "replica_set/test_follower_lags::test_a_pause_of_the_copying_process_is_no_lag",
+            "a follower that does not fetch for `replica.lag.time.max.ms`"),
+        Row("no limit of a number of messages",
+            "replication/test_lag::test_only_time_counts_and_a_level_follower_is_never_late"),
         Row("(re)join: the high watermark and the start of the leader's epoch",
             f"{ROLES}::test_a_replica_joins_with_everything_that_a_member_must_have "
             f"{ELECTIONS}::test_a_newcomer_that_is_away_or_leaves_or_has_another_life_is_refused"),
@@ -239,7 +248,8 @@ RULES: dict[str, str] = {
     "REPLICA-23": "replica_set/test_deleted_topics::test_a_directory_that_was_away_loses_a_deleted_topic",
     "REPLICA-24": "replica_set/test_assignments::test_a_partition_without_copies_moves_to_another_directory "
     "replica_set/test_assignments::test_a_replica_that_was_added_again_is_not_removed",
-    "REPLICA-25": "test_replica::test_records_of_acks_1_are_committed_by_the_housekeeper",
+    "REPLICA-25": "test_replica::test_records_of_acks_1_are_committed_by_the_housekeeper "
+    "replica_set/test_follower_lags::test_a_slow_member_leaves_and_the_others_commit",
     "REPLICA-26": "replica_set/test_verification::test_a_reader_of_a_damaged_leader_gets_the_bytes_of_another_replica",
     "REPLICA-27": "replica_set/test_nearby_reads::test_a_follower_that_leaves_the_isr_is_not_read "
     "replica_set/test_nearby_reads::test_the_position_never_goes_back_to_a_lower_epoch",

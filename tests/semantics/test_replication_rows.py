@@ -49,22 +49,6 @@ def test_each_row_has_a_test_or_a_difference(table: str, row: Row) -> None:
         assert any(cell.startswith(row.difference) for cell in explained()), row.difference
 
 
-def test_each_difference_belongs_to_a_row() -> None:
-    named = tuple(row.difference for _, row in ROWS if row.difference)
-    own = [cell for cell in explained() if not cell.startswith((*named, "Kafka"))]
-    assert sorted(own) == sorted(OTHERS), "a difference of replicas without a row"
-
-
-OTHERS = (
-    "`replica.fetch.*`, `num.replica.fetchers`, `replica.high.watermark.checkpoint.interval.ms`",
-    "a quorum of controllers decides",
-    "a failed broker leaves the ISR when its session or `replica.lag.time.max.ms` expires",
-    "after a power loss, a member of the ISR may lead",
-    "followers fetch from their leader",
-    "metadata are in `__cluster_metadata`",
-)  # they concern several rows
-
-
 def test_each_rule_has_a_test() -> None:
     rules = re.findall(r"^\*\*((?:QUORUM|REPLICA)-\d+)\.\*\*", PROTOCOL.read_text(), re.MULTILINE)
     assert list(RULES) == rules
