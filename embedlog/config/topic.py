@@ -34,7 +34,6 @@ CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 _TIERED = "there is no tiered storage"
 _LEGACY = "Kafka 4 removed it: only record format 2 is written"
-_ONE_COPY = "an unclean election is requested by a call: elect(…, unclean=True)"
 _NO_SHARE = "there are no share groups"
 _INTERNAL = "Kafka uses it in its own tests"
 _NO_SERVER = "there is no server"
@@ -50,7 +49,6 @@ class TopicConfig(Options):
         r"remote\..*|local\.retention\..*": _TIERED,
         r"(leader|follower)\.replication\.throttled\.replicas": "there is no network to throttle",
         r"message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
-        r"unclean\.leader\.election\.enable": _ONE_COPY,
         r"errors\.deadletterqueue\..*": _NO_SHARE,
         r"internal\..*": _INTERNAL,
         r"replication\.factor": "it is an argument of the creation, not a setting of the topic",
@@ -135,6 +133,11 @@ class TopicConfig(Options):
         unit="directories", low=1, high=INT_MAX,
         differs="Kafka repeats the attempt until `delivery.timeout.ms`. In one directory no second one can appear.",
     )
+    unclean_leader_election_enable: bool = option(
+        False, "In a set, a replica outside the ISR leads after no eligible one has answered for 9 s: acknowledged records can be"
+        " lost, which a warning states. Without it such an election is requested: `elect(…, unclean=True)`.",
+        differs="Kafka elects as soon as the controller has noticed the loss (`broker.session.timeout.ms`, 9 s).",
+    )
     min_cleanable_dirty_ratio: float = option(
         0.5, "Compaction begins if more than this part of the log is not compacted.", low=0, high=1
     )
@@ -184,7 +187,7 @@ class LogConfig(Options):
         r"zookeeper\..*|controller\..*|process\.roles|metadata\.log\..*|broker\..*": "there is no server and no controller",
         r"remote\..*|log\.(remote|local)\..*|follower\.fetch\.last\.tiered.*": _TIERED,
         r"log\.message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
-        r"unclean\.leader\.election\..*": _ONE_COPY,
+        r"unclean\.leader\.election\.interval\.ms": "it is checked at each use of the partition, and by the housekeeper",
         r"replica\.high\.watermark\.checkpoint\.interval\.ms|log\.flush\.start\.offset\.checkpoint\.interval\.ms":
             "all checkpoints are written together, every log.flush.offset.checkpoint.interval.ms",
         r"num\.recovery\.threads\.per\.data\.dir": "a partition is checked at its first use, by the calling thread",
@@ -244,6 +247,7 @@ class LogConfig(Options):
     log_flush_interval_ms: int = default_of(TopicConfig, "flush_ms")
     log_segment_delete_delay_ms: int = default_of(TopicConfig, "file_delete_delay_ms")
     min_insync_replicas: int = default_of(TopicConfig, "min_insync_replicas")
+    unclean_leader_election_enable: bool = default_of(TopicConfig, "unclean_leader_election_enable")
     log_cleaner_min_cleanable_ratio: float = default_of(TopicConfig, "min_cleanable_dirty_ratio")
     log_cleaner_min_compaction_lag_ms: int = default_of(TopicConfig, "min_compaction_lag_ms")
     log_cleaner_max_compaction_lag_ms: int = default_of(TopicConfig, "max_compaction_lag_ms")

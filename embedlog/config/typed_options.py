@@ -43,6 +43,7 @@ class LogOptions(TypedDict, total=False):
     log_flush_interval_ms: int
     log_segment_delete_delay_ms: int
     min_insync_replicas: int
+    unclean_leader_election_enable: bool
     log_cleaner_min_cleanable_ratio: float
     log_cleaner_min_compaction_lag_ms: int
     log_cleaner_max_compaction_lag_ms: int
@@ -116,6 +117,7 @@ class TopicOptions(TypedDict, total=False):
     flush_ms: int
     file_delete_delay_ms: int
     min_insync_replicas: int
+    unclean_leader_election_enable: bool
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int

@@ -56,6 +56,8 @@ class CatchUp:
         """Whether the replica may join now."""
         leader = self._replicas.leader(self._deadline())
         try:
+            if self._replicas.rise_to(follower, leader.epoch, self._deadline()):
+                raise LeaderChanged
             at = follower.published().log_end
             while not ending():
                 if throttled and self._allowed < 0:

@@ -6,6 +6,10 @@ LEADERS-3  without a majority a leader after an orderly close serves readers up 
     `acks=1`. It commits nothing: a newer decision may be in the directories that are away
 LEADERS-4  the loop ends at its deadline, with the last problem in the message; decisions wake it
 LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use that lost theirs with it
+LEADERS-6  the settings allow an unclean election after this process has found no eligible replica for `UNCLEAN_NS`. A directory
+    that is absent for a moment costs nothing
+LEADERS-7  a page that was made from files may have an epoch above the decided one: a broker, or a process without the set, has
+    begun it. A decision raises the leader epoch above it (ELECT-11)
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from embedlog.errors import (
 from embedlog.partition.replication.replica_log import Decision
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.decide import decide
-from embedlog.replication.events import Elect, Election, Event, Found, Place, Refusal, Seen
+from embedlog.replication.events import Elect, Election, Event, Found, Place, RaiseEpoch, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
 from embedlog.storage import file_names, files
@@ -46,6 +50,7 @@ logger = logging.getLogger("embedlog")
 CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
 LATEST: Final = 2**31 - 1
+UNCLEAN_NS: Final = 9_000_000_000  # Kafka's broker.session.timeout.ms
 ELECTIONS_MAX: Final = 500  # in one decision: a batch has room for them
 
 
@@ -93,6 +98,8 @@ class Leaders:
         self.name = f"{topic}-{self.number}"
         self._elections = Limit()
         self.damaged: dict[int, Limit] = {}  # the nodes whose replica was found damaged here, until it is repaired
+        self.unclean_default = False  # the setting of the log, for a topic without its own
+        self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
 
     @property
@@ -136,10 +143,11 @@ class Leaders:
                 return self._readable(decided)
             found = self._led(decided, deadline_ns)
             if found is not None and found.epoch >= lowest:
+                self._unled_ns = 0
                 return found
             present = found is None and self._is_present(decided)  # if so, the copy that was read is older than the page
             if present:
-                reason = ""
+                reason = self._rise_to_leader(decided, deadline_ns)
             elif system.boot_ns() < self._elections.next_ns():
                 reason = "its leader fails for this process only"
             else:
@@ -187,6 +195,13 @@ class Leaders:
         nodes = decided.replicas if decided is not None else ()
         states = [f"{node}: {self._reason(node)}" for node in nodes]
         text = f"no replica of {self.name} leads before the deadline"
+        if decided is not None and decided.foreign and decided.leader == NO_LEADER:
+            known = self._decisions.hint().nodes
+            named = ", ".join(f"{node} ({known[node].path if node in known else 'retired'})" for node in decided.foreign)
+            text += (
+                f": node {named} was put back to an earlier copy, or written without the set, and may lack acknowledged records."
+                " Bring back a directory that has them, then select a leader by elect(topic, partition, unclean=True, node=…)"
+            )
         return LeaderNotAvailableError(f"{text}; {reason}" if reason else text, found="; ".join(states) or None)
 
     def _reason(self, node: int) -> str:
@@ -318,12 +333,42 @@ class Leaders:
         if not isinstance(found, Refusal):
             for each in (self, *others):
                 each._elections.made()
+        unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
+        self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
         return found.value if isinstance(found, Refusal) and found is not Refusal.ELECTION_NOT_NEEDED else ""
 
     def election(self, state: State, offset: int) -> Elect:
         """The event of an election among the replicas that this process reaches. Raises LeaderNotAvailableError."""
-        decided = self._decided(state)
-        return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided))
+        decided, enabled = self._decided(state), state.unclean(self.topic)
+        allowed = self.unclean_default if enabled is None else enabled
+        due = bool(self._unled_ns) and system.boot_ns() - self._unled_ns >= UNCLEAN_NS
+        return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided), allowed=allowed and due)
+
+    def _rise_to_leader(self, decided: Decided, deadline_ns: int) -> str:
+        """Raise the leader epoch above that of the page of the decided leader; the reason if that is not possible now."""
+        member = self._directories.get(decided.leader)
+        if member is None:
+            return ""
+        try:
+            self.rise_to(self._partition(member), decided.leader_epoch, deadline_ns)
+        except NotEnoughDirectoriesError as problem:
+            return str(problem)
+        except EmbedlogError as problem:
+            self.blame(problem)
+        return ""
+
+    def rise_to(self, replica: Partition, epoch: int, deadline_ns: int) -> bool:
+        """Whether a replica has a page with a later epoch than this one; the leader epoch is above it then (LEADERS-7)."""
+        now, found = replica.replica.published()
+        if found.role != replication.ROLE_NONE or now.epoch <= epoch:
+            return False
+        raised = RaiseEpoch(self._place, now.epoch)
+        self._decisions.propose(
+            [lambda state, offset: raised],
+            deadline_ns,
+            reason=f"a replica that was written without the set is in epoch {now.epoch}",
+        )
+        return True
 
     def hand_over(self, leader: Leader, deadline_ns: int, reason: str) -> None:
         """Elect another complete member of the ISR instead of this leader, unless that has happened.

@@ -329,6 +329,8 @@ class PartitionReplicas(Leaders):
         node = member.node
         with self._joining:
             follower = self._partition(member)
+            if self.rise_to(follower, leader.epoch, deadline_ns):
+                raise LeaderChanged
             copy(leader, follower, leader.partition.published().log_end, deadline_ns, compared=True)
             decided = self._decided(self._decisions.hint())
             slot = self._directories.slots()[node]

@@ -82,7 +82,7 @@ def with_new_id_if_put_back(entered: Entered, state: State, deadline_ns: int, mo
     if registered is None or not entered.fresh or not same or own.broker_epoch >= registered.broker_epoch:
         return entered
     epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch}"
-    logger.warning("the directory %s of node %d was put back to an earlier copy (%s)", entered.path, own.node, epochs)
+    logger.info("the directory %s of node %d was put back to an earlier copy (%s)", entered.path, own.node, epochs)
     with open_locks([entered.path], deadline_ns, mode):
         renewed = renew(entered.path, own, mode, alone=True)
     return entered._replace(membership=renewed, fresh=False)
@@ -112,10 +112,14 @@ def register(
     replicas of partitions, `held` the topics of the only directory of a new set.
     Raises ReplicaSetError for a foreign directory or a clone, NotEnoughDirectoriesError.
     """
-    steps = [_step(each, entered, observe, held) for each in sorted(entered, key=lambda each: each.membership.node)]
+    found: dict[int, Found] = {}
+    steps = [_step(each, entered, observe, held, found) for each in sorted(entered, key=lambda each: each.membership.node)]
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
+        if found.get(each.membership.node) is Found.FOREIGN:
+            text = "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared"
+            logger.warning(text, each.path, each.membership.node)
         note(each.path, state, deadline_ns=deadline_ns, mode=mode)
     return state
 
@@ -141,7 +145,9 @@ def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666
         return found if new == found else members.write(directory, new, mode)
 
 
-def _step(each: Entered, entered: Sequence[Entered], observe: Observe, held: tuple[HeldTopic, ...]) -> MakeEvent:
+def _step(
+    each: Entered, entered: Sequence[Entered], observe: Observe, held: tuple[HeldTopic, ...], noted: dict[int, Found]
+) -> MakeEvent:
     own = each.membership
     directory = UUID(bytes=id_bytes(own.own.directory_id))
     rack, path = own.own.rack, str(each.path)
@@ -151,7 +157,7 @@ def _step(each: Entered, entered: Sequence[Entered], observe: Observe, held: tup
         generation = max(own.cluster_generation, state.generation) if own.node in state.nodes else own.cluster_generation
         identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
         if own.node in state.nodes:
-            found = found_state(each, state)
+            found = noted[own.node] = found_state(each, state)
             seen = {} if found is Found.COMPLETE else observe(state)
             return Register(identity, found, offset, fresh=each.fresh, seen=seen)
         if not state.nodes:

@@ -79,6 +79,7 @@ class ReplicaSet:
             if found is None:
                 found = self._replicas[place] = PartitionReplicas(self.directories, self.decisions, place, topic)
                 found.peers = self._used
+                found.unclean_default = self._config.unclean_leader_election_enable
             return found
 
     def _used(self) -> list[PartitionReplicas]:

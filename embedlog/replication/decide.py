@@ -20,6 +20,7 @@ from embedlog.replication.events import (
     Event,
     FinishReassignment,
     ForceRetire,
+    RaiseEpoch,
     Reassign,
     Register,
     Retire,
@@ -32,7 +33,7 @@ from embedlog.replication.state import State
 def decide(state: State, event: Event) -> Decision:
     """The records to append for an event, or its refusal."""
     match event:
-        case AlterIsr() | Elect() | Reassign() | CancelReassignment() | FinishReassignment():
+        case AlterIsr() | Elect() | RaiseEpoch() | Reassign() | CancelReassignment() | FinishReassignment():
             return _of_partition(state, event)
         case CreateTopic():
             return topics.create_topic(state, event)
@@ -54,12 +55,16 @@ def decide(state: State, event: Event) -> Decision:
             return directories.set_voter(state, event)
 
 
-def _of_partition(state: State, event: AlterIsr | Elect | Reassign | CancelReassignment | FinishReassignment) -> Decision:
+def _of_partition(
+    state: State, event: AlterIsr | Elect | RaiseEpoch | Reassign | CancelReassignment | FinishReassignment
+) -> Decision:
     match event:
         case AlterIsr():
             return elections.alter_isr(state, event)
         case Elect():
             return elections.elect(state, event)
+        case RaiseEpoch():
+            return elections.raise_epoch(state, event)
         case Reassign():
             return reassignments.reassign(state, event)
         case CancelReassignment():

@@ -10,7 +10,8 @@ NODE-6  a new directory gets the smallest slot that no present directory has. No
     that left, because no partition names it
 NODE-7  a forced retirement removes a directory with all its replicas. The rest has another generation, and votes. What only the
     removed replicas had is lost: the ISR is the rest of it, else the ELR, else all replicas that are left
-NODE-8  a foreign directory leaves every ISR with another member, also if none is complete: its records are not those of the set
+NODE-8  a foreign directory leaves every ISR, also the one of which it is the only member: its records are not those of the set.
+    The partition notes that until the replica joins again, for the case that all its replicas are foreign (ELECT-10)
 NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
 """
 
@@ -55,22 +56,25 @@ def register(state: State, event: Register) -> Decision:
 
 def _without(state: State, old: Partition, event: Register) -> Partition | None:
     """The partition after this node left ISR and ELR (NODE-2, NODE-8); None if it stays, or is in neither of them."""
-    node = event.identity.node
+    node, foreign = event.identity.node, event.found is Found.FOREIGN
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
-    foreign = event.found is Found.FOREIGN
-    if (node not in old.isr and node not in old.elr) or (complete(state, (node,), seen) and not foreign):
+    member = node in old.isr or node in old.elr
+    if not member and (not foreign or node not in old.replicas or node in old.foreign):
+        return None
+    if not foreign and complete(state, (node,), seen):
         return None
     isr = [each for each in old.isr if each != node]
     elr = [each for each in old.elr if each != node]
     candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))
-    if not candidates and not (foreign and isr):
+    if not candidates and not foreign:
         return None
-    base = replace(old, isr=tuple(isr), elr=tuple(elr))
+    base, unused = replace(old, isr=tuple(isr), elr=tuple(elr)), (node,) if foreign else ()
     if old.leader in isr:
-        return changed(state, base, isr=isr, eligible=elr, recovering=old.recovering)
+        return changed(state, base, isr=isr, eligible=elr, recovering=old.recovering, foreign=unused)
     if not candidates:
-        return changed(state, base, isr=isr, eligible=elr, leader=NO_LEADER, recovering=old.recovering)
-    return elected(state, base, best(old, candidates, seen), seen)
+        return changed(state, base, isr=isr, eligible=elr, leader=NO_LEADER, recovering=old.recovering, foreign=unused)
+    noted = tuple(each for each in old.replicas if each in {*old.foreign, *unused})
+    return elected(state, replace(base, foreign=noted), best(old, candidates, seen), seen)
 
 
 def add(state: State, event: Add) -> Decision:

@@ -7,10 +7,15 @@ ELECT-4  of several candidates, the one with the largest last epoch leads, then 
 ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is now too small
 ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are present. If every record was
     synced before its acknowledgement, a crashed member of the ISR suffices
-ELECT-7  an unclean election is a request; its leader is the whole ISR, and there is no ELR
+ELECT-7  an unclean election is a request, or allowed by the settings after no eligible replica answered. Its leader is the whole
+    ISR, and there is no ELR
 ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is committed, its members have
     every committed record
 ELECT-9  a new member of the ISR has the registered incarnation and does not leave the set
+ELECT-10  a foreign replica leads only if all replicas of the partition were found foreign. Then nothing is left to compare with,
+    and after all of them are present, the best log leads
+ELECT-11  no replica has a later epoch than the leader. One that was written without the set can have it; then the leader epoch
+    is raised above that
 """
 
 from __future__ import annotations
@@ -20,12 +25,13 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from embedlog.replication.events import AlterIsr, Elect, Election, Found, Observed, Place, Refusal
+from embedlog.replication.events import AlterIsr, Elect, Election, Found, Observed, Place, RaiseEpoch, Refusal
 from embedlog.replication.records import NO_LEADER, Partition, Record
 from embedlog.replication.state import State, found, serves
 
 Decision: TypeAlias = tuple[Record, ...] | Refusal
 
+LAST_EPOCH: Final = 2**31 - 2
 NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.FOREIGN})
 
 
@@ -49,10 +55,15 @@ def changed(
     replicas: Sequence[int] | None = None,
     leader: int | None = None,
     recovering: bool = False,
+    foreign: Iterable[int] = (),
 ) -> Partition:
-    """The partition after one more decision; an election if there is a `leader`. `eligible` become the ELR if it is needed."""
+    """The partition after one more decision; an election if there is a `leader`. `eligible` become the ELR if it is needed.
+
+    `foreign` are found foreign now. They are noted until they join the ISR.
+    """
     assigned = tuple(old.replicas if replicas is None else replicas)
     members, others = set(isr), set(eligible)
+    unused = {*old.foreign, *foreign} - members
     new = replace(
         old,
         replicas=assigned,
@@ -61,6 +72,7 @@ def changed(
         partition_epoch=old.partition_epoch + 1,
         directories=_directories(state, old, assigned),
         recovering=recovering,
+        foreign=tuple(node for node in assigned if node in unused),
     )
     if len(new.isr) < state.required(new):
         new = replace(new, elr=tuple(node for node in assigned if node in others - members))
@@ -140,14 +152,35 @@ def elect(state: State, event: Elect) -> Decision:
         return old
     match event.kind:
         case Election.OFFLINE:
-            return _offline(state, old, event.seen)
+            return _offline(state, old, event.seen, allowed=event.allowed)
         case Election.PREFERRED:
             return _preferred(state, old, event.seen)
         case Election.UNCLEAN:
             return _unclean(state, old, event.seen, event.node)
 
 
-def _offline(state: State, old: Partition, seen: Observed) -> Decision:
+def raise_epoch(state: State, event: RaiseEpoch) -> Decision:
+    """A leader epoch above a later one of a replica (ELECT-11). The leader continues in it."""
+    old = state.partitions.get(event.place)
+    if old is None:
+        return Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    if old.leader_epoch >= event.epoch:
+        return ()
+    if event.epoch >= LAST_EPOCH:
+        return Refusal.INVALID_REQUEST
+    return (replace(old, leader_epoch=event.epoch + 1, partition_epoch=old.partition_epoch + 1),)
+
+
+def _offline(state: State, old: Partition, seen: Observed, *, allowed: bool = False) -> Decision:
+    decision = _eligible(state, old, seen)
+    if not allowed or decision is Refusal.ELECTION_NOT_NEEDED or (not isinstance(decision, Refusal) and _leads(decision)):
+        return decision
+    chosen = _unclean(state, old, seen, None)
+    return decision if isinstance(chosen, Refusal) else chosen
+
+
+def _eligible(state: State, old: Partition, seen: Observed) -> Decision:
+    """The election of a replica that may have all committed records."""
     if serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
     candidates = _candidates(state, old, seen)
@@ -159,6 +192,9 @@ def _offline(state: State, old: Partition, seen: Observed) -> Decision:
     if crashed:
         leader = best(old, crashed, seen)
         return (changed(state, old, isr=(leader,), eligible=left_over(state, old, seen), leader=leader),)
+    if all(node in old.foreign and found(state, seen, node) is not Found.AWAY for node in old.replicas):
+        leader = best(old, old.replicas, seen)
+        return (changed(state, old, isr=(leader,), leader=leader, recovering=len(old.replicas) > 1),)
     if old.leader == NO_LEADER:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     return (changed(state, old, isr=old.isr, eligible=old.elr, leader=NO_LEADER, recovering=old.recovering),)
@@ -200,7 +236,7 @@ def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> 
     candidates = [each for each in present if node in {None, each}]
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    trusted = [each for each in candidates if found(state, seen, each) is not Found.FOREIGN]
+    trusted = [each for each in candidates if found(state, seen, each) is not Found.FOREIGN and each not in old.foreign]
     leader = best(old, trusted or candidates, seen)
     return (changed(state, old, isr=(leader,), leader=leader, recovering=True),)
 

@@ -96,13 +96,25 @@ class AlterIsr:
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """A leader is needed. `node` selects the leader of an unclean election."""
+    """A leader is needed. `node` selects the leader of an unclean election.
+
+    `allowed`: the settings allow an unclean election, and no eligible replica has answered for some time.
+    """
 
     place: Place
     kind: Election
     change: int
     seen: Observed
     node: int | None = None
+    allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseEpoch:
+    """A replica has a page that was made from files, in this epoch: no decision of the set has begun it."""
+
+    place: Place
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +275,7 @@ class SetVoter:
 
 
 Event: TypeAlias = (
-    AlterIsr | Elect | Reassign | CancelReassignment | FinishReassignment
+    AlterIsr | Elect | RaiseEpoch | Reassign | CancelReassignment | FinishReassignment
     | CreateTopic | CreatePartitions | DeleteTopic | SetConfig
     | Register | Add | Retire | ForceRetire | SetVoter
 )  # fmt: skip

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 _BYTE: Final = struct.Struct(">b")
 _DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
 _VOTER, _GENERATION, _PATH, _SLOT = 10000, 10001, 10002, 10003
-_RECOVERING, _ELR = 0, 1  # tags of Partition
+_RECOVERING, _ELR, _LAST_KNOWN = 0, 1, 2  # tags of Partition
 _LEADER_INCARNATION = 10000
 _CORDONED_VERSION = 4
 
@@ -89,6 +89,7 @@ class Partition:
     """One partition after a decision. `replicas` begins with the preferred leader; `directories` are in its order.
 
     `elr`: eligible leaders outside the ISR. `leader_incarnation`: incarnation of the leader's directory at its election.
+    `foreign`: replicas that were found foreign, until they join the ISR (in the field of Kafka's last known ELR).
     """
 
     TYPE: ClassVar[int] = 3
@@ -106,6 +107,7 @@ class Partition:
     adding: tuple[int, ...] = ()
     recovering: bool = False
     leader_incarnation: UUID | None = None
+    foreign: tuple[int, ...] = ()
     others: Tags = ()
 
 
@@ -212,6 +214,8 @@ def _encode_partition(record: Partition) -> Encoded:
         tags.append((_RECOVERING, b"\1"))
     if record.elr:
         tags.append((_ELR, _numbers(record.elr)))
+    if record.foreign:
+        tags.append((_LAST_KNOWN, _numbers(record.foreign)))
     if record.leader_incarnation is not None:
         tags.append((_LEADER_INCARNATION, record.leader_incarnation.bytes))
     return 2, body, tags
@@ -348,6 +352,7 @@ def _partition(reader: Flexible) -> Partition:
         removing=removing, adding=adding,
         recovering=fields.take(_RECOVERING, _flag) or False,
         leader_incarnation=fields.take(_LEADER_INCARNATION, _uuid),
+        foreign=fields.take(_LAST_KNOWN, Flexible.numbers) or (),
         others=fields.others(),
     )  # fmt: skip
     problem = inconsistency(record)
@@ -363,15 +368,17 @@ def inconsistency(record: Partition) -> str:
         return "a negative number, epoch or node"
     if not assigned or len(record.directories) != len(record.replicas):
         return f"{len(record.directories)} directories for {len(record.replicas)} replicas"
-    lists = {"replicas": record.replicas, "ISR": record.isr, "ELR": record.elr}
+    lists = {"replicas": record.replicas, "ISR": record.isr, "ELR": record.elr, "foreign": record.foreign}
     lists |= {"removing": record.removing, "adding": record.adding}
     for name, nodes in lists.items():
         if len(set(nodes)) != len(nodes) or not assigned.issuperset(nodes):
             return f"{name} has a node twice, or one that is not assigned"
-    if not record.isr or (record.leader != NO_LEADER and record.leader not in record.isr):
+    if record.leader != NO_LEADER and record.leader not in record.isr:
         return f"leader {record.leader} is not in the ISR {record.isr[:64]}"
     if set(record.isr) & set(record.elr):
         return "ISR and ELR have a common node"
+    if set(record.foreign) & {*record.isr, *record.elr}:
+        return "a foreign replica is in the ISR or the ELR"
     return ""
 
 

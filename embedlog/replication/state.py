@@ -37,7 +37,8 @@ from embedlog.replication.records import (
 Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
 _THROTTLE: Final = 10001  # tag of a Partition record: bytes per second for the copies of its reassignment
 _RATE: Final = struct.Struct(">q")
-_DECISIVE: Final = ("min.insync.replicas", "flush.messages")
+UNCLEAN: Final = "unclean.leader.election.enable"
+_DECISIVE: Final = ("min.insync.replicas", "flush.messages", UNCLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,11 @@ class State:
         topic = self.topics.get(partition.topic_id)
         least = self.config(topic.name).min_insync_replicas if topic else 1
         return min(least, len(partition.replicas))
+
+    def unclean(self, topic: str) -> bool | None:
+        """Whether a replica outside the ISR may lead without a request, as decided for the topic; None without a decision."""
+        keys = ((TOPIC, topic, UNCLEAN), (NODE, "", UNCLEAN))
+        return self.config(topic).unclean_leader_election_enable if any(key in self.settings for key in keys) else None
 
     def durable(self, partition: Partition) -> bool:
         """Whether every record of the topic is synced before its acknowledgement."""

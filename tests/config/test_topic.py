@@ -125,11 +125,10 @@ def test_one_option_in_two_spellings_is_refused() -> None:
         (TopicConfig, "message.format.version", "Kafka 4 removed it"),
         (LogConfig, "retention.ms", "retention.ms is an option of a topic; the default of all topics is log.retention.ms"),
         (LogConfig, "listeners", "there is no server"),
-        (LogConfig, "unclean.leader.election.enable", "an unclean election is requested"),
+        (LogConfig, "unclean.leader.election.interval.ms", "by the housekeeper"),
         (LogConfig, "replica.high.watermark.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
         (LogConfig, "log.flush.start.offset.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
         (LogConfig, "num.recovery.threads.per.data.dir", "a partition is checked at its first use"),
-        (TopicConfig, "unclean.leader.election.enable", "an unclean election is requested"),
         (ProducerConfig, "metadata.max.age.ms", "compares its topics with the file of topics at each append"),
         (ConsumerConfig, "request.timeout.ms", "default.api.timeout.ms bounds a call"),
         (ConsumerConfig, "retry.backoff.max.ms", "every retry.backoff.ms"),
@@ -338,5 +337,5 @@ def test_the_setting_that_limits_a_batch_is_the_one_that_is_named(settings: dict
 
 
 def test_a_setting_that_only_another_version_knows_does_not_hinder_this_one() -> None:
-    stored = {"hologram.depth": "9", "unclean.leader.election.enable": "true", "flush.ms": "5"}  # of a newer and an older one
+    stored = {"hologram.depth": "9", "message.format.version": "3.0", "flush.ms": "5"}  # of a newer and an older one
     assert LogConfig().topic_config(stored).flush_ms == 5

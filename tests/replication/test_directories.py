@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from uuid import UUID
 
 import pytest
 
+from embedlog.replication.decide import decide
 from embedlog.replication.events import (
     Add,
+    AlterIsr,
     CreateTopic,
     DeleteTopic,
+    Elect,
+    Election,
     Found,
+    HeldTopic,
     Observed,
     Reassign,
     Refusal,
@@ -19,7 +25,7 @@ from embedlog.replication.events import (
     Retire,
     SetVoter,
 )
-from embedlog.replication.records import NO_LEADER, SLOTS, RegisterBroker, Tombstone, UnregisterBroker, key_of
+from embedlog.replication.records import NO_LEADER, SLOTS, TOPIC, RegisterBroker, Tombstone, UnregisterBroker, key_of
 from embedlog.replication.state import State, apply
 from tests.support.replica_sets import (
     CLUSTER,
@@ -64,8 +70,76 @@ def test_a_foreign_directory_leaves_an_isr_without_a_complete_member() -> None:
     for observed in ({}, seen("1"), seen("c2 c3")):
         (record,) = changes_of(decided(state, crashed(1, observed, Found.FOREIGN)))
         assert (record.leader, record.isr, record.leader_epoch) == (NO_LEADER, (2, 3), 1)
+        assert record.foreign == (1,)
     alone = having(state, isr=(1,))
-    assert changes_of(decided(alone, crashed(1, {}, Found.FOREIGN))) == [], "the last member stays"
+    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Found.FOREIGN)))
+    assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,)), "also as the last member"
+    eligible = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
+    (record,) = changes_of(decided(eligible, crashed(1, seen("3"), Found.FOREIGN)))
+    assert (record.leader, record.isr, record.elr) == (NO_LEADER, (), (2,)), "the ELR has every committed record"
+
+
+def foreign(state: State, *nodes: int) -> State:
+    """The state after these directories were found foreign, in this order."""
+    for node in nodes:
+        state = after(state, crashed(node, {}, Found.FOREIGN))
+    return state
+
+
+def present(*nodes: int, kind: str = "") -> Observed:
+    """Observations in the incarnations of `crashed`; the log of each node is as long as its number."""
+    found = seen(" ".join(f"{kind}{node}" for node in nodes), {node: (0, node) for node in nodes})
+    return {node: replace(each, incarnation=incarnation(node, 1)) for node, each in found.items()}
+
+
+@pytest.mark.parametrize("kind", ["", "s", "c"])
+@pytest.mark.parametrize("order", [*permutations((1, 2, 3))])
+def test_a_foreign_replica_leads_only_if_all_replicas_are_foreign(order: tuple[int, int, int], kind: str) -> None:
+    """In any order of their registrations, and however their replicas are found then."""
+    first, second, last = order
+    state = foreign(with_topic(), first, second)
+    observed = {**present(first, second, kind=kind)}
+    election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
+    found = decide(state, election)
+    assert isinstance(found, Refusal) or all(each.leader in {NO_LEADER, last} for each in changes_of(found))
+    assert set(partition(state).foreign) == {first, second}
+    state = foreign(state, last)
+    assert (partition(state).leader, partition(state).isr, partition(state).foreign) == (NO_LEADER, (), (1, 2, 3))
+    election = Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, observed)
+    assert refused(state, election) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE, "one of them is away"
+    state = after(state, replace(election, seen=observed | present(last, kind=kind)))
+    record = partition(state)
+    assert (record.leader, record.isr, record.foreign, record.recovering) == (3, (3,), (1, 2), True), "the longest log"
+
+
+def test_the_only_replica_of_a_partition_leads_although_it_is_foreign() -> None:
+    state = foreign(with_topic((1,), spare=(2, 3)), 1)
+    state = after(state, Elect(PLACE, Election.OFFLINE, partition(state).partition_epoch, present(1)))
+    record = partition(state)
+    assert (record.leader, record.isr, record.foreign, record.recovering) == (1, (1,), (), False)
+
+
+def test_a_foreign_replica_is_noted_until_it_joins() -> None:
+    state = foreign(with_topic(), 3)
+    record = partition(state)
+    assert (record.leader, record.isr, record.foreign) == (1, (1, 2), (3,))
+    assert (
+        changes_of(decided(state, replace(crashed(3, {}, Found.FOREIGN), identity=identity(3, incarnation=incarnation(3, 2)))))
+        == []
+    )
+    joined = AlterIsr(PLACE, record.leader_epoch, record.partition_epoch, (1, 2, 3), {3: incarnation(3, 1)})
+    assert partition(after(state, joined)).foreign == ()
+
+
+def test_only_the_first_directory_of_a_set_has_topics() -> None:
+    held = (HeldTopic("t", UUID(int=7), (4, 1), {"retention.ms": "5"}),)
+    first = Add(identity(1), 0, held=held)
+    state = after(State(CLUSTER), first)
+    found = [(each.replicas, each.isr, each.leader, each.leader_epoch) for each in state.partitions_of(UUID(int=7))]
+    assert found == [((1,), (1,), 1, 4), ((1,), (1,), 1, 1)]
+    assert state.settings == {(TOPIC, "t", "retention.ms"): "5"}
+    assert refused(state, Add(identity(2), 9, held=held)) is Refusal.INVALID_REGISTRATION
+    assert refused(State(CLUSTER), replace(first, replicas=False)) is Refusal.INVALID_REGISTRATION
 
 
 def test_a_moved_directory_keeps_its_life_and_registration() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from embedlog.replication.events import AlterIsr, Elect, Election, Observed, Refusal
+from embedlog.replication.events import AlterIsr, Elect, Election, Observed, RaiseEpoch, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.state import State
 from tests.support.replica_sets import PLACE, after, decided, having, incarnation, partition, refused, seen, with_topic
@@ -300,3 +301,35 @@ def test_a_named_directory_becomes_the_truth() -> None:
     assert refused(state, election(state, UNCLEAN, seen("3"), 3)) is Refusal.ELECTION_NOT_NEEDED
     for node in (2, 9):
         assert refused(state, election(state, UNCLEAN, seen("3"), node)) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+# ---- unclean elections that the settings allow, and later epochs -----------------------------------------------------
+
+
+def test_an_allowed_unclean_election_needs_that_no_eligible_replica_answers() -> None:
+    state = with_topic()
+    allowed = replace(election(state, OFFLINE, seen("2 3")), allowed=True)
+    assert led(after(state, allowed)) == (2, (2, 3), ()), "a member of the ISR answers"
+    alone = having(state, isr=(1,))
+    for found in ("2 3", "s2 3", "c2 3"):
+        event = replace(election(alone, OFFLINE, seen(found, {2: (0, 9), 3: (0, 8)})), allowed=True)
+        assert led(after(alone, event)) == (3 if found == "s2 3" else 2, (3 if found == "s2 3" else 2,), ())
+        assert led(after(alone, replace(event, allowed=False)))[0] == NO_LEADER
+    serving = replace(election(alone, OFFLINE, seen("1 2 3")), allowed=True)
+    assert refused(alone, serving) is Refusal.ELECTION_NOT_NEEDED
+
+
+def test_an_allowed_unclean_election_does_not_wait_after_a_crash() -> None:
+    state = with_topic()
+    event = election(state, OFFLINE, seen("c2 c3", {2: (0, 5), 3: (0, 8)}))
+    assert refused(state, event) is Refusal.WAIT_FOR_REPLICAS
+    assert led(after(state, replace(event, allowed=True))) == (3, (3,), ())
+
+
+def test_a_later_epoch_of_a_replica_raises_the_leader_epoch_above_it() -> None:
+    state = with_topic()
+    assert decided(state, RaiseEpoch(PLACE, 0)) == ()
+    (record,) = decided(state, RaiseEpoch(PLACE, 25))
+    assert record == replace(partition(state), leader_epoch=26, partition_epoch=1)
+    assert refused(state, RaiseEpoch(PLACE, 2**31 - 1)) is Refusal.INVALID_REQUEST
+    assert refused(state, RaiseEpoch((UUID(int=9), 0), 25)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION

@@ -26,6 +26,7 @@ from embedlog.replication.events import (
     FinishReassignment,
     Found,
     Observed,
+    RaiseEpoch,
     Reassign,
     Refusal,
     Register,
@@ -66,7 +67,8 @@ def event_of_partition(rng: random.Random, old: Partition) -> Event:
     incarnations = {node: incarnation(node, rng.choice([0, 0, 1])) for node in NODES}
     kinds: list[Event] = [
         AlterIsr(place, old.leader_epoch - (rng.random() < 0.1), change, isr, incarnations, frozenset(some(rng))),
-        Elect(place, Election.OFFLINE, change, observed(rng)),
+        Elect(place, Election.OFFLINE, change, observed(rng), allowed=rng.random() < 0.2),
+        RaiseEpoch(place, old.leader_epoch + rng.randrange(-2, 4)),
         Elect(place, Election.PREFERRED, change, observed(rng)),
         Elect(place, Election.UNCLEAN, change, observed(rng), rng.choice([None, *NODES])),
         Reassign(place, change, some(rng)),
@@ -98,10 +100,10 @@ def event_of_set(rng: random.Random, state: State) -> Event:
     return rng.choice(kinds)
 
 
-def check_partition(state: State, old: Partition | None, new: Partition) -> None:
+def check_partition(state: State, old: Partition | None, new: Partition, raised: int) -> None:
     assert inconsistency(new) == ""
     assert set(new.isr) <= set(new.replicas)
-    assert new.isr
+    assert new.isr or new.leader == NO_LEADER
     assert new.leader == NO_LEADER or new.leader in new.isr
     assert not set(new.elr) & set(new.isr)
     assert not new.elr or len(new.isr) < state.required(new)
@@ -109,7 +111,7 @@ def check_partition(state: State, old: Partition | None, new: Partition) -> None
         assert (new.leader_epoch, new.partition_epoch) == (0, 0)
         return
     assert new.partition_epoch == old.partition_epoch + 1, "one change number for each decision"
-    assert new.leader_epoch - old.leader_epoch in {0, 1}
+    assert new.leader_epoch - old.leader_epoch in {0, 1, raised - old.leader_epoch + 1}
     if new.leader != old.leader:
         assert new.leader_epoch > old.leader_epoch, "every election raises the epoch"
     elif new.leader_epoch == old.leader_epoch:
@@ -126,8 +128,9 @@ def check_decision(before: State, event: Event, found: tuple[Record, ...]) -> St
     assert one_by_one == state
     counts = Counter((record.topic_id, record.number) for record in changes_of(found))
     assert max(counts.values(), default=1) == 1, "a decision has one record of a partition"
+    raised = event.epoch if isinstance(event, RaiseEpoch) else -1
     for record in changes_of(found):
-        check_partition(state, before.partitions.get((record.topic_id, record.number)), record)
+        check_partition(state, before.partitions.get((record.topic_id, record.number)), record, raised)
     assert state.voters or not before.nodes
     assert state.highest_node >= before.highest_node
     if isinstance(event, Add):

@@ -6,6 +6,7 @@ REPLICAEVENT-2  a shrink and an expansion are counted by the decided ISR, an ele
     change of the ISR is a failed update
 REPLICAEVENT-3  the counters are those of this process; rates cover the last minute (METRICS-1)
 REPLICAEVENT-4  the C core counts copied bytes in each writer. A directory that is opened again keeps its earlier count
+REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas whose records may be lost
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.replica_set.decisions.decision_log import Decided, Proposal
 from embedlog.replica_set.observation.decision_words import main_change, name_of
-from embedlog.replication.events import AlterIsr
+from embedlog.replication.events import AlterIsr, Elect
 from embedlog.replication.records import LOG, NO_LEADER, Partition
 
 if TYPE_CHECKING:
@@ -76,13 +77,16 @@ class ReplicaEvents:
         if not text or not isinstance(proposal.outcome, Decided):
             return
         reason = f": {proposal.reason}" if proposal.reason else ""
-        logger.info("%s: %s (partition epoch %d)%s", name_of(proposal.outcome.state, new), text, new.partition_epoch, reason)
         elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
+        unclean = elected and new.recovering and not old.recovering
+        name, level = name_of(proposal.outcome.state, new), logging.WARNING if unclean else logging.INFO
+        loss = _loss(proposal, old, new) if unclean else ""
+        logger.log(level, "%s: %s (partition epoch %d)%s%s", name, text, new.partition_epoch, reason, loss)
         counts = {
             "shrinks": bool(set(old.isr) - set(new.isr)),
             "expansions": bool(set(new.isr) - set(old.isr)),
             "elections": elected,
-            "unclean_elections": elected and new.recovering and not old.recovering,
+            "unclean_elections": unclean,
         }
         spent = {"elections_s": proposal.spent_s} if elected else {}
         self._metrics.note({name: 1 for name, counted in counts.items() if counted} | spent, spent)
@@ -98,6 +102,15 @@ class ReplicaEvents:
 
     def _meter(self, name: str) -> Meter:
         return Meter(Count=int(self._metrics.total(name)), OneMinuteRate=self._metrics.rate(name))
+
+
+def _loss(proposal: Proposal, old: Partition, new: Partition) -> str:
+    """What an unclean election may lose (REPLICAEVENT-5)."""
+    others = sorted({*old.isr, *old.elr, *old.foreign} - {new.leader})
+    seen = [event.seen[new.leader] for event in proposal.events if isinstance(event, Elect) and new.leader in event.seen]
+    end = f" (its log ends at {seen[0].log_end})" if len(seen) == 1 else ""
+    kept = f", also if {others} have them" if others else ""
+    return f"; acknowledged records are lost that node {new.leader}{end} does not have{kept}"
 
 
 class _CopiedBytes:

@@ -1,0 +1,254 @@
+"""A replica that may lack acknowledged records leads on request, by a setting, or if there is nothing to compare with."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog.errors import EligibleLeadersNotAvailableError, EmbedlogError, LeaderNotAvailableError
+from embedlog.replica_set import leaders
+from embedlog.replication.records import NO_LEADER
+from tests.support.stamped_batches import run_of
+
+QUIET = {"housekeeping": False, "lock_timeout_ms": 1500, "auto_leader_rebalance_enable": False}
+NODES = (1, 2, 3)
+
+
+def opened(root: Path, **settings: Any) -> embedlog.Log:
+    return embedlog.open([root / f"d{node}" for node in NODES], config={**QUIET, **settings})
+
+
+def send(log: embedlog.Log, *values: bytes, **options: Any) -> None:
+    with log.producer(linger_ms=0, **options) as producer:
+        for value in values:
+            producer.send("t", value, partition=0).result(30)
+
+
+def values(log: embedlog.Log) -> list[bytes | None]:
+    return [record.value for record in log.scan("t").records()]
+
+
+def leader(log: embedlog.Log) -> int:
+    return log.replicas("t").partitions[0].leader
+
+
+def away(root: Path, node: int) -> None:
+    (root / f"d{node}").rename(root / f"away{node}")
+
+
+def back(root: Path, node: int) -> None:
+    (root / f"away{node}").rename(root / f"d{node}")
+
+
+def with_one_in_sync(root: Path, **config: Any) -> None:
+    """A closed set, in which only d1 has the second record. `old` is a copy of d1 with the first one."""
+    with opened(root) as log:
+        log.create_topic("t", assignment={0: [1, 2]}, **config)
+        send(log, b"first")
+    shutil.copytree(root / "d1", root / "old")
+    away(root, 2)
+    with opened(root) as log:
+        send(log, b"second")
+        assert log.replicas("t").partitions[0].isr == (1,)
+    back(root, 2)
+
+
+def put_back(root: Path, node: int = 1) -> None:
+    shutil.rmtree(root / f"d{node}")
+    shutil.copytree(root / "old", root / f"d{node}")
+
+
+def in_sync(log: embedlog.Log, nodes: tuple[int, ...]) -> None:
+    for _ in range(50):
+        if log.replicas("t").partitions[0].isr == nodes:
+            return
+        log.housekeep()
+    raise AssertionError(str(log.replicas("t")))
+
+
+# ---- foreign directories ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_the_only_member_of_an_isr_that_was_put_back_leads_on_request_only(tmp_path: Path, node: int) -> None:
+    with_one_in_sync(tmp_path)
+    (tmp_path / "d1").rename(tmp_path / "right")
+    (tmp_path / "d1").mkdir()
+    put_back(tmp_path)
+    with opened(tmp_path) as log:
+        assert (leader(log), log.replicas("t").partitions[0].isr) == (NO_LEADER, ())
+        with pytest.raises(LeaderNotAvailableError, match="put back to an earlier copy") as refused:
+            values(log)
+        assert str(tmp_path / "d1") in str(refused.value)
+        assert "unclean=True" in str(refused.value)
+        with pytest.raises(EligibleLeadersNotAvailableError):
+            log.elect("t", 0, preferred=False)
+    shutil.rmtree(tmp_path / "d1")
+    (tmp_path / "right").rename(tmp_path / "d1")  # the directory that has the record
+    with opened(tmp_path) as log:
+        with pytest.raises(LeaderNotAvailableError):
+            values(log)
+        log.elect("t", 0, unclean=True, node=node)
+        assert values(log) == ([b"first", b"second"] if node == 1 else [b"first"])
+        in_sync(log, (1, 2))
+        send(log, b"third")
+        assert values(log) == [b"first", *[b"second"][: 2 - node], b"third"]
+
+
+def test_the_only_replica_of_a_partition_is_used_after_it_was_put_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1]})
+        send(log, b"first")
+    shutil.copytree(tmp_path / "d1", tmp_path / "old")
+    with opened(tmp_path) as log:
+        send(log, b"second")
+    put_back(tmp_path)
+    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path) as log:
+        assert values(log) == [b"first"]
+        send(log, b"third")
+        assert values(log) == [b"first", b"third"]
+    assert [line for line in caplog.messages if f"{tmp_path / 'd1'} of node 1 was put back" in line]
+
+
+def test_a_set_whose_directories_were_all_written_alone_opens_with_the_longest_log(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        send(log, b"first")
+    for node in NODES:
+        with embedlog.open(tmp_path / f"d{node}", alone=True, config=QUIET) as log:
+            send(log, *[b"%d" % node] * (2 if node == 2 else 1))
+    with opened(tmp_path) as log:
+        assert values(log) == [b"first", b"2", b"2"]
+        assert leader(log) == 2
+        in_sync(log, NODES)
+        send(log, b"later")
+    assert len({(tmp_path / f"d{node}" / "t-0" / f"{0:020d}.log").read_bytes() for node in NODES}) == 1
+
+
+@pytest.mark.slow
+def test_two_foreign_directories_wait_for_the_third_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        send(log, b"first")
+    for node in (1, 2):
+        with embedlog.open(tmp_path / f"d{node}", alone=True, config=QUIET) as log:
+            send(log, b"alone")
+    away(tmp_path, 3)
+    with opened(tmp_path) as log:
+        with pytest.raises(LeaderNotAvailableError):
+            values(log)
+        back(tmp_path, 3)
+        log.housekeep()
+        assert (values(log), leader(log)) == ([b"first"], 3)
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["closed", "in use"])
+def test_a_copy_of_the_whole_set_opens_and_works(tmp_path: Path, running: bool) -> None:
+    (tmp_path / "set").mkdir()
+    with opened(tmp_path / "set") as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"first")
+        if running:
+            shutil.copytree(tmp_path / "set", tmp_path / "backup")
+    if not running:
+        shutil.copytree(tmp_path / "set", tmp_path / "backup")
+    with opened(tmp_path / "set") as log:
+        send(log, b"second")
+    shutil.rmtree(tmp_path / "set")
+    (tmp_path / "backup").rename(tmp_path / "set")
+    with opened(tmp_path / "set") as log:
+        assert values(log) == [b"first"]
+        in_sync(log, (2, 1, 3))
+        send(log, b"third")
+        assert values(log) == [b"first", b"third"]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "node"), [([1], 1), ([1, 2, 3], 1), ([1, 2, 3], 2)], ids=["the only replica", "the leader", "a follower"]
+)
+def test_a_later_epoch_that_a_directory_got_without_the_set_does_not_exclude_it(
+    tmp_path: Path, node: int, replicas: list[int]
+) -> None:
+    """As after a broker: its leader epochs are independent of those of the set."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: replicas})
+        send(log, b"first")
+    with embedlog.open(tmp_path / f"d{node}", alone=True, config=QUIET) as log:
+        with log._engine.partition("t", 0).replica.exclusive() as held:  # type: ignore[attr-defined]
+            held.begin_epoch(25)
+            held.publish(held.now._replace(epoch=25), held.replica)
+        send(log, b"alone")
+    with opened(tmp_path) as log:
+        first = values(log)
+        assert first == ([b"first", b"alone"] if len(replicas) == 1 else [b"first"])
+        send(log, b"later")
+        in_sync(log, tuple(replicas))
+        assert values(log) == [*first, b"later"]
+        assert log.replicas("t").partitions[0].leader_epoch == 26
+
+
+# ---- unclean.leader.election.enable ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["topic", pytest.param("log", marks=pytest.mark.slow)])
+def test_the_setting_elects_a_replica_outside_the_isr_with_a_warning(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_one_in_sync(tmp_path)
+    away(tmp_path, 1)
+    monkeypatch.setattr(leaders, "UNCLEAN_NS", 1)
+    with opened(tmp_path) as log:
+        with pytest.raises(LeaderNotAvailableError):
+            values(log)
+        if level == "topic":
+            log.alter_topic("t", {"unclean.leader.election.enable": True})
+    settings = {"unclean_leader_election_enable": True} if level == "log" else {}
+    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path, **settings) as log:
+        assert values(log) == [b"first"]
+        assert leader(log) == 2
+        assert log.metrics()["UncleanLeaderElectionsPerSec"]["Count"] == 1
+        back(tmp_path, 1)
+        in_sync(log, (1, 2))
+        send(log, b"third")
+        assert values(log) == [b"first", b"third"]
+    (line,) = [line for line in caplog.messages if "unclean" in line]
+    assert "node 2 (its log ends at 1) does not have, also if [1] have them" in line
+    assert list((tmp_path / "d1" / "t-0").glob("embedlog.cut-*")), "the lost record is kept"
+
+
+@pytest.mark.slow
+def test_a_setting_of_a_topic_counts_before_that_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_one_in_sync(tmp_path, config={"unclean.leader.election.enable": "false"})
+    away(tmp_path, 1)
+    monkeypatch.setattr(leaders, "UNCLEAN_NS", 1)
+    with opened(tmp_path, unclean_leader_election_enable=True) as log, pytest.raises(LeaderNotAvailableError):
+        values(log)
+
+
+@pytest.mark.slow
+def test_a_directory_that_is_absent_for_a_moment_loses_nothing_by_the_setting(tmp_path: Path) -> None:
+    with_one_in_sync(tmp_path, config={"unclean.leader.election.enable": "true"})
+    with opened(tmp_path) as log:
+        assert values(log) == [b"first", b"second"]
+        away(tmp_path, 1)
+        with pytest.raises(EmbedlogError):
+            log._engine.partition("t", 0).append(run_of(b"third"))
+        back(tmp_path, 1)
+        log.housekeep()
+        assert values(log) == [b"first", b"second"]
+        assert leader(log) == 1
+
+
+def test_the_setting_elects_after_a_crash_without_waiting_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_one_in_sync(tmp_path, config={"unclean.leader.election.enable": "true"})
+    put_back(tmp_path)
+    monkeypatch.setattr(leaders, "UNCLEAN_NS", 1)
+    with opened(tmp_path) as log:
+        assert values(log) == [b"first"]
+        assert leader(log) == 2, "a replica that is not foreign is preferred"
+        in_sync(log, (1, 2))
