@@ -10,6 +10,7 @@ from replica_groups import ReplicaGroups
 from replica_reads import ReplicaReads
 from replica_settings import ReplicaSettings
 from replica_transactions import ReplicaTransactions
+from replica_unclean import ReplicaUnclean
 from replicas import Replicas
 from replicated_append import ReplicatedAppend
 from single_lock import SingleLock
@@ -19,7 +20,7 @@ MODELS = {
     "append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups,
     "decisions": Decisions, "replicas": Replicas, "replicated_append": ReplicatedAppend, "single_lock": SingleLock,
     "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
-    "replica_settings": ReplicaSettings, "replica_transactions": ReplicaTransactions, "replica_groups": ReplicaGroups,
+    "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions, "replica_groups": ReplicaGroups,
 }
 
 ONE = ("ahd",)
@@ -128,6 +129,13 @@ SCENARIOS = {
             "script": ("D1 fails", "copies D0", "D0 fails", "restores")},
         "two directories fail": {"roles": TWO, "replicas": 2, "records": 1, "fails": 2, "decisions": 3, "least": 2},
     },
+    "replica_unclean": {
+        "written alone": {"fails": 2, "alone": 1},
+        "put back": {"fails": 2, "copies": 1},
+        "both put back": {"records": 1, "fails": 3, "copies": 2},
+        "three replicas": {"replicas": 3, "records": 1, "fails": 2, "copies": 1},
+        "put back, written alone": {"fails": 2, "copies": 1, "alone": 1},
+    },
     "replica_transactions": {
         "failover": {"txns": 1, "producers": 1},
         "two failovers": {"txns": 1, "producers": 1, "failovers": 2},
@@ -197,6 +205,9 @@ DEEP = {
     "replica_settings": {
         "three replicas": {"roles": TWO, "records": 1, "fails": 2, "decisions": 3, "least": 2},
     },
+    "replica_unclean": {
+        "three replicas, put back, written alone": {"replicas": 3, "records": 1, "fails": 3, "copies": 1, "alone": 1},
+    },
     "replica_transactions": {
         "two failovers, two transactions": {"txns": 2, "producers": 1, "failovers": 2},
     },
@@ -219,6 +230,7 @@ FAST = {
     "replica_cleaning": ("log start", "page created again"),
     "reassignment": ("there and back", "target replaced"),
     "replica_settings": ("directory restored",),
+    "replica_unclean": ("written alone", "put back"),
     "replica_transactions": ("failover",),
     "replica_groups": ("failover",),
 }
@@ -251,6 +263,9 @@ NEEDS_MORE = {
     ("replicas", "newer_only"): "two deciders",
     ("single_lock", "grow_locked"): "an old copy",
     ("replica_groups", "assign_committed"): "a kill",
+    ("replica_unclean", "foreign_noted"): "put back and written alone",
+    ("replica_unclean", "trusted_first"): "put back and written alone",
+    ("replica_unclean", "foreign_all"): "both put back",
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
