@@ -20,7 +20,8 @@ MODELS = {
     "append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups,
     "decisions": Decisions, "replicas": Replicas, "replicated_append": ReplicatedAppend, "single_lock": SingleLock,
     "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
-    "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions, "replica_groups": ReplicaGroups,
+    "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
+    "replica_groups": ReplicaGroups,
 }
 
 ONE = ("ahd",)
