@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from embedlog._native import system
-from embedlog.config.topic import LogConfig
+from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
@@ -57,6 +57,7 @@ class LogDirectory:
         self.config = config
         self.partitions: dict[tuple[str, int], Partition] = {}  # the open ones
         self.preparing: Callable[[bool], None] | None = None  # called under the open lock, before anything is written
+        self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config  # of a set: the decided ones
         self._half_deleted = False  # whether the first process found an interrupted deletion
         self._mutex = threading.RLock()
         self._acquired = contextlib.ExitStack()
@@ -219,9 +220,19 @@ class LogDirectory:
                     del self.partitions[name, number]
                     partition.close()
                 else:
-                    partition.apply_config(self.config.topic_config(topic.config))
+                    partition.apply_config(self._config_of(topic))
         if self.read_only:
             self.reload_topics()
+
+    def apply_settings(self) -> None:
+        """Apply the present `settings_of` each topic to its open partitions."""
+        with self._mutex:
+            for (name, _), partition in self.partitions.items():
+                if (topic := self.registry.get(name)) is not None and topic.id_bytes == partition.topic_id:
+                    partition.apply_config(self._config_of(topic))
+
+    def _config_of(self, topic: Topic) -> TopicConfig:
+        return self.config.topic_config(self.settings_of(topic))
 
     def forget_partition(self, name: str, number: int) -> None:
         """Close a partition that was retired here, so that the next use opens its new directory."""
@@ -259,7 +270,7 @@ class LogDirectory:
                     raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted and created again", path=self.path)
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(now.config))
+                found = Partition(self.context, name, number, path, now.id_bytes, self._config_of(now))
                 self.partitions[name, number] = found
         return found
 

@@ -73,7 +73,9 @@ class ReplicatedEngine(Engine):
         return SetLiveness(self.set.members.usable_paths, self.home.path, self.config.file_mode, self.config.shared == "locks")
 
     def _directory(self, path: Path) -> LogDirectory:
-        return LogDirectory(self, path, read_only=self.read_only, create=False, config=self.config)
+        made = LogDirectory(self, path, read_only=self.read_only, create=False, config=self.config)
+        made.settings_of = self.set.settings_of
+        return made
 
     def _serve(self, directories: Sequence[LogDirectory]) -> None:
         """Use these open directories from now on, by node. Without any, the last ones stay, to be named in errors."""

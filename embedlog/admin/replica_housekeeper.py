@@ -156,6 +156,7 @@ class ReplicaHousekeeper(Housekeeper):
         `step_s`: a longer copy to a replica outside the ISR continues in the next round (REPLICAHOUSEKEEPER-6). `used_only`: only
         partitions whose leader this process knows from an earlier round, if it has records to copy.
         """
+        self._set.topics.refresh()
         state = self._set.decisions.hint()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
         for place, decided in state.partitions.items():

@@ -122,6 +122,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
         self._topic_id(name)
         self._set.decide(event)
+        self._set.assignments.clear()  # the directories note the settings
 
     def delete(self, name: str) -> None:
         """As `Log.delete_topic`."""

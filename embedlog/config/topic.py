@@ -25,6 +25,7 @@ from embedlog.config.options import (
     parse,
     underscored,
 )
+from embedlog.config.set_options import SetOptions
 from embedlog.errors import ConfigError, RecordTooLargeError
 
 __all__ = ["ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig", "parse"]
@@ -37,6 +38,7 @@ _LEGACY = "Kafka 4 removed it: only record format 2 is written"
 _NO_SHARE = "there are no share groups"
 _INTERNAL = "Kafka uses it in its own tests"
 _NO_SERVER = "there is no server"
+_REPLICAS = r"[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*"
 _FIGURES = "the windows of metrics() are fixed: totals since the start, rates of the last minute"
 
 
@@ -47,7 +49,6 @@ class TopicConfig(Options):
     OWNER_NAME: ClassVar[str] = "a topic"
     REFUSED: ClassVar[Mapping[str, str]] = {
         r"remote\..*|local\.retention\..*": _TIERED,
-        r"(leader|follower)\.replication\.throttled\.replicas": "there is no network to throttle",
         r"message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
         r"errors\.deadletterqueue\..*": _NO_SHARE,
         r"internal\..*": _INTERNAL,
@@ -141,6 +142,14 @@ class TopicConfig(Options):
     min_cleanable_dirty_ratio: float = option(
         0.5, "Compaction begins if more than this part of the log is not compacted.", low=0, high=1
     )
+    leader_replication_throttled_replicas: str = option(
+        "none", "Replicas in a set whose copies to directories outside the ISR `leader.replication.throttled.rate` limits, while"
+        " they lead: all, or partition:node.", "choice", choices=("none", "*"), pattern=_REPLICAS, example="0:1,1:2",
+    )
+    follower_replication_throttled_replicas: str = option(
+        "none", "Replicas in a set whose copies `follower.replication.throttled.rate` limits, while they are outside the ISR.",
+        "choice", choices=("none", "*"), pattern=_REPLICAS, example="0:1,1:2",
+    )
     min_compaction_lag_ms: int = option(0, "A record that is younger than this is never removed by compaction.", unit="ms", low=0)
     max_compaction_lag_ms: int = option(
         LONG_MAX, "A record that is older than this is compacted regardless of the dirty ratio.", unit="ms", low=1
@@ -175,7 +184,7 @@ class TopicConfig(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogConfig(Options):
+class LogConfig(SetOptions):
     """The options of an open log directory: defaults of its topics, and the behaviour of this process."""
 
     OWNER_NAME: ClassVar[str] = "a log"
@@ -265,33 +274,6 @@ class LogConfig(Options):
     auto_create_topics_enable: bool = option(
         False, "Whether the use of a missing topic creates it.",
         differs="Kafka: true. A misspelt name must be an error, so only false is accepted.",
-    )
-    default_replication_factor: int = option(
-        1, "Directories with a copy of each partition of a topic that is created without a factor, in a set of directories.",
-        unit="directories", low=1, high=64,
-    )
-    replica_lag_time_max_ms: int = option(
-        30_000, "A replica of a set that does not catch up for this time leaves the ISR. No lock of a replica is awaited longer.",
-        unit="ms", low=1, high=INT_MAX, differs="Kafka: also for a broker that fails; here that one leaves at once.",
-    )
-    replica_fetch_wait_max_ms: int = option(
-        500, "Time between two looks of a set's housekeeping for records to copy.", unit="ms", low=1, high=INT_MAX
-    )
-    replica_selector_class: str = option(
-        "LeaderSelector", "Which replica of a set a consumer with `client.rack` reads: the leader, or one in its rack that is in"
-        " sync.", "choice", choices=("LeaderSelector", "RackAwareReplicaSelector"),
-        pattern=r"org\.apache\.kafka\.common\.replica\.(LeaderSelector|RackAwareReplicaSelector)",
-        example="org.apache.kafka.common.replica.RackAwareReplicaSelector", differs="Kafka: any class of a Java program.",
-    )
-    auto_leader_rebalance_enable: bool = option(
-        True, "Whether housekeeping of a set returns leaders to the first directory of their assignment.",
-    )
-    leader_imbalance_check_interval_seconds: int = option(
-        300, "Time between two checks for leaders to return.", unit="seconds", low=1, high=INT_MAX,
-    )
-    leader_imbalance_per_broker_percentage: int = option(
-        10, "The share of partitions assigned first to a directory that others may lead; above it their leaders return.",
-        unit="percent", low=0, high=100,
     )
     log_retention_check_interval_ms: int = option(300_000, "Time between two rounds of retention.", unit="ms", low=1)
     log_initial_task_delay_ms: int = option(30_000, "Time from opening to the first round of housekeeping.", unit="ms", low=0)

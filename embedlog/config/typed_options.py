@@ -17,6 +17,15 @@ __all__ = ["ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions"]
 class LogOptions(TypedDict, total=False):
     """Options of a log."""
 
+    default_replication_factor: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_selector_class: Literal["LeaderSelector", "RackAwareReplicaSelector"]
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
+    leader_replication_throttled_rate: int | None
+    follower_replication_throttled_rate: int | None
     log_cleanup_policy: Literal["delete", "compact"] | Sequence[Literal["delete", "compact"]]
     log_retention_ms: int
     log_retention_minutes: int | None
@@ -53,13 +62,6 @@ class LogOptions(TypedDict, total=False):
     log_cleaner_dedupe_buffer_size: int
     num_partitions: int
     auto_create_topics_enable: bool
-    default_replication_factor: int
-    replica_lag_time_max_ms: int
-    replica_fetch_wait_max_ms: int
-    replica_selector_class: Literal["LeaderSelector", "RackAwareReplicaSelector"]
-    auto_leader_rebalance_enable: bool
-    leader_imbalance_check_interval_seconds: int
-    leader_imbalance_per_broker_percentage: int
     log_retention_check_interval_ms: int
     log_initial_task_delay_ms: int
     log_flush_scheduler_interval_ms: int
@@ -119,6 +121,8 @@ class TopicOptions(TypedDict, total=False):
     min_insync_replicas: int
     unclean_leader_election_enable: bool
     min_cleanable_dirty_ratio: float
+    leader_replication_throttled_replicas: Literal["none", "*"]
+    follower_replication_throttled_replicas: Literal["none", "*"]
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int

@@ -247,18 +247,22 @@ class Assignments:
         return True
 
     def clear(self) -> None:
-        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the directories of this process."""
+        """Remove the replicas of this set's topics that no decision names (SETMOVE-2), in the directories of this process.
+
+        Their files of topics get the decided settings.
+        """
         state = self._set.decisions.hint()
         if state is self._cleared:
             return
         done = True
         for opened in self._opened():
             try:
+                opened.note_settings(state)
                 for topic_id, number in opened.unassigned(state):
                     topic = state.topics[topic_id].name
                     done &= self._remove((topic_id, number), topic, opened.node)
             except EmbedlogError as problem:
-                logger.warning("replicas that were moved away stay in %s: %s", opened.path, problem)
+                logger.warning("settings, or replicas that were moved away, stay in %s: %s", opened.path, problem)
                 done = False
         self._cleared = state if done else None
 

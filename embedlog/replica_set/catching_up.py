@@ -1,17 +1,16 @@
 """This module copies to replicas far from the log end, in steps, before they join the ISR.
 
 CATCHUP-1  each step has a deadline of its own: the length of a log is no failure of a directory
-CATCHUP-2  a throttle of the reassignment limits the bytes per second of all its copies. A step may exceed it, and the
-    next one waits
+CATCHUP-2  the throttle of a reassignment limits the bytes per second that all processes copy from the leader's directory to
+    replicas that are added; so do the throttles of the topic (COPYRATE-1). A step may exceed it, and the next one waits
 CATCHUP-3  a replica with a throttle joins when the rest is one step at most
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import copy
@@ -23,49 +22,38 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replication.records import Partition as Decided
 
-SECOND_NS: Final = 1_000_000_000
-
 
 class CatchUp:
     """The copies of one partition to replicas outside the ISR. Threads: one at a time."""
 
     def __init__(self, replicas: PartitionReplicas, deadline: Callable[[], int]) -> None:
         self._replicas, self._deadline = replicas, deadline
-        self._allowed, self._since_ns = 0, system.boot_ns()  # bytes that may be copied now; negative after a large step
 
     def waiting(self, decided: Decided, ending: Callable[[], bool]) -> frozenset[int]:
         """Copy to the replicas outside the ISR; the nodes that must not join yet. Raises LeaderChanged, EmbedlogError."""
-        rate = throttle_of(decided)
-        if rate is not None:
-            self._earn(rate)
         left = set()
         for node in decided.replicas:
             if node in decided.isr:
                 continue
             follower = self._replicas.reached(node)
-            if follower is not None and not self._bring(node, follower, rate is not None and node in decided.adding, ending):
+            if follower is not None and not self._bring(node, follower, decided, ending):
                 left.add(node)
         return frozenset(left)
 
-    def _earn(self, rate: int) -> None:
-        now_ns = system.boot_ns()
-        self._allowed = min(rate, self._allowed + rate * (now_ns - self._since_ns) // SECOND_NS)
-        self._since_ns = now_ns
-
-    def _bring(self, node: int, follower: Partition, throttled: bool, ending: Callable[[], bool]) -> bool:
+    def _bring(self, node: int, follower: Partition, decided: Decided, ending: Callable[[], bool]) -> bool:
         """Whether the replica may join now."""
         leader = self._replicas.leader(self._deadline())
         try:
             if self._replicas.rise_to(follower, leader.epoch, self._deadline()):
                 raise LeaderChanged
+            throttle = self._replicas.throttle(leader, node, throttle_of(decided) if node in decided.adding else None)
             at = follower.published().log_end
-            while not ending():
-                if throttled and self._allowed < 0:
-                    return False
-                end = leader.partition.published().log_end
-                before = follower.size_bytes()
-                at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True), at
-                self._allowed -= max(0, follower.size_bytes() - before)
+            while not ending() and throttle.claim():
+                end, before = leader.partition.published().log_end, follower.size_bytes()
+                try:
+                    at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True), at
+                finally:
+                    throttle.pay(max(0, follower.size_bytes() - before))
                 if at >= end or at == last:
                     return True
         except EmbedlogError as problem:

@@ -32,6 +32,7 @@ from embedlog.errors import (
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
+    from embedlog.replica_set.following.copy_rate import CopyRate
     from embedlog.replication.events import Place
     from embedlog.replication.state import State
 
@@ -89,6 +90,13 @@ class Directory(Protocol):
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here."""
 
+    @property
+    def copies_out(self) -> CopyRate:
+        """The throttled copies out of the directory, and with the next one those into it."""
+
+    @property
+    def copies_in(self) -> CopyRate: ...
+
 
 @dataclass
 class OpenDirectory:
@@ -121,15 +129,18 @@ class OpenDirectories:
         read_only: bool = False,
         lock_wait_ms: int = 3000,
         lag_time_ms: int = 30_000,
+        rates: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """`lock_wait_ms`: a lock that is not had in this time is a failure of its directory (REPLICA-18).
 
-        `lag_time_ms`: `replica.lag.time.max.ms`, which is also the longest time for a lock.
+        `lag_time_ms`: `replica.lag.time.max.ms`, which is also the longest time for a lock. `rates`: of throttled copies out of a
+        directory, and into it.
         """
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words, self.read_only = words, read_only
         self.appended: Callable[[Place, str], None] = lambda place, topic: None  # called after an append with acks=1
+        self.rates = rates
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4

@@ -27,6 +27,7 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.copying import copy
+from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import CHECK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
@@ -87,6 +88,20 @@ class PartitionReplicas(Leaders):
             return -1, ()
         found = tuple(node for node in decided.isr if node in state.nodes and state.nodes[node].rack == rack)
         return decided.leader_epoch, () if decided.leader in found else found
+
+    def throttle(self, leader: Leader, node: int, rate: int | None) -> Throttle:
+        """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a reassignment."""
+        out, into = self._directories.rates
+        config, limits = leader.partition.config, []
+        named = is_throttled(config.leader_replication_throttled_replicas, self.number, leader.node)
+        rates = [each for each in (out if named else None, rate) if each is not None]
+        source, target = self._directories.member(leader.node), self._directories.member(node)
+        if rates and source is not None and source.directory is not None:
+            limits.append(RateLimit(source.directory.copies_out, min(rates)))
+        named = is_throttled(config.follower_replication_throttled_replicas, self.number, node)
+        if into is not None and named and target is not None and target.directory is not None:
+            limits.append(RateLimit(target.directory.copies_in, into))
+        return Throttle(limits)
 
     # ---- the commit ------------------------------------------------------------------------------
 

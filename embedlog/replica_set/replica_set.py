@@ -3,6 +3,7 @@
 REPLICASET-1  a set opens with the directories that answer (`set_members`); what needs a majority fails without one
 REPLICASET-2  a partition has one object for this process, whichever directory leads; a consumer with a rack has its own one, to
     read
+REPLICASET-3  the decided settings of a topic apply to its partitions in each directory, whatever the file of topics there has
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class ReplicaSet:
         self._mutex = threading.Lock()
         self._replicas: dict[Place, PartitionReplicas] = {}
         self._partitions: dict[Place, ReplicatedPartition] = {}
+        self._topics: SetTopics | None = None  # as `topics`, once the set is open
         self.events = ReplicaEvents(lambda: self.members.log_directories())
         self.members = SetMembers(make, config, read_only=read_only, observer=self.events.observe)
 
@@ -55,7 +57,8 @@ class ReplicaSet:
         """
         self.members.open(checked, racks or {})
         self.directories, self.decisions = self.members.directories, self.members.decisions
-        self.topics = SetTopics(self.decisions.hint)
+        self.topics = self._topics = SetTopics(self.decisions.hint)
+        self.topics.settings_changed = self._apply_settings
         self.assignments = Assignments(self)
         self.verification = Verification(self)
         self.growth = SetGrowth(self.members, self.assignments, self._config)
@@ -109,6 +112,16 @@ class ReplicaSet:
         self.partition(name, number)
         replicas = self.replicas((self.topics.topic_id(name), number), name)
         return NearbyPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open, rack)
+
+    def settings_of(self, topic: Topic) -> Mapping[str, str]:
+        """The decided settings of a topic of a directory; its own ones if no decision has it."""
+        found = None if self._topics is None else self._topics.get(topic.name)
+        return topic.config if found is None or found.topic_id != topic.topic_id else found.config
+
+    def _apply_settings(self) -> None:
+        """Apply changed settings to the partitions of all directories in this process (REPLICASET-3)."""
+        for each in self.members.opened():
+            each.directory.log_directory.apply_settings()
 
     def _topic_config(self, name: str) -> TopicConfig:
         return self._config.topic_config(self.topics.live(name).config)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.replica_set.following.copy_rate import COPIES_IN, COPIES_OUT, CopyRate
 from embedlog.replication.records import LOG, TOPIC
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, id_text
@@ -34,6 +35,7 @@ class SetDirectory:
 
     def __init__(self, node: int, directory: LogDirectory) -> None:
         self.node, self.log_directory = node, directory
+        self.copies_out, self.copies_in = CopyRate(directory, COPIES_OUT), CopyRate(directory, COPIES_IN)
         self._made: set[tuple[UUID, int]] = set()
 
     @property
@@ -96,6 +98,18 @@ class SetDirectory:
         self.log_directory.refresh_topics()
         present = {topic.name: UUID(bytes=topic.id_bytes) for topic in self.log_directory.registry.all() if topic.name != LOG}
         return {each for each in present.items() if each[1] not in state.topics and (names is None or each[0] in names)}
+
+    def note_settings(self, state: State) -> None:
+        """Write the decided settings of the topics here to the file of topics, for a later use without the set."""
+        registry, ids = self.log_directory.registry, {id_text(each.bytes): each for each in state.topics}
+        found = [each for each in registry.all() if each.finished and each.topic_id in ids]
+        decided = [(each, topic_of(state, ids[each.topic_id]).config) for each in found]
+        if any(each.config != config for each, config in decided):
+            with self.log_directory.topic_changes.begin():
+                for each, config in decided:
+                    now = registry.get(each.name)
+                    if now is not None and now.topic_id == each.topic_id and now.finished and now.config != config:
+                        registry.put(replace(now, config=config))
 
     def unassigned(self, state: State) -> list[tuple[UUID, int]]:
         """The partitions of decided topics that have a directory here, although no decision assigns them to this node."""

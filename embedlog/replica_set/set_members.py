@@ -136,6 +136,7 @@ class SetMembers:
         self.directories = OpenDirectories(
             self._all(state), self, read_only=self._read_only, lock_wait_ms=config.lock_timeout_ms // 3,
             lag_time_ms=config.replica_lag_time_max_ms,
+            rates=(config.leader_replication_throttled_rate, config.follower_replication_throttled_rate),
         )  # fmt: skip
         if self._read_only:
             self._use_registered(state)

@@ -23,6 +23,7 @@ class SetTopics:
 
     def __init__(self, hint: Callable[[], State]) -> None:
         self._hint = hint
+        self.settings_changed: Callable[[], None] = lambda: None  # called after the settings of a topic changed
         self._state: State | None = None
         self._topics: dict[str, Topic] = {}
         self._ids: dict[str, UUID] = {}
@@ -37,8 +38,11 @@ class SetTopics:
         if state is self._state:
             return False
         found = {topic.name: topic_id for topic_id, topic in state.topics.items()}
+        before = self._topics
         self._topics = {name: topic_of(state, topic_id) for name, topic_id in found.items()}
         self._ids, self._state = found, state
+        if {name: topic.config for name, topic in before.items()} != {name: topic.config for name, topic in self._topics.items()}:
+            self.settings_changed()
         return True
 
     def topic_id(self, name: str) -> UUID:

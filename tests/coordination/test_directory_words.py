@@ -9,6 +9,7 @@ from embedlog._native import system
 from embedlog.admin import directory_jobs, housekeeper
 from embedlog.coordination import directory
 from embedlog.coordination.transactions import recovery
+from embedlog.replica_set.following import copy_rate
 
 WORDS = {
     f"{module.__name__}.{name}": getattr(module, name)
@@ -17,6 +18,7 @@ WORDS = {
         directory_jobs: ("NEXT_ROUND_NS", "NEXT_POINTS_NS", "NEXT_CLEANING_NS"),
         housekeeper: ("NEXT_TRANSACTIONS_NS", "NEXT_IDS_NS", "NEXT_OFFSETS_NS", "NEXT_GROUPS_NS"),
         recovery: ("LAST_CACHE", "RECOVERY_DUE"),
+        copy_rate: ("COPIES_OUT", "COPIES_IN"),
         system: ("WORD_UNSYNCED_COUNT",),
     }.items()
     for name in names

@@ -1,0 +1,97 @@
+"""This module limits the bytes per second of copies out of a directory and into it, for all processes together.
+
+COPYRATE-1  a word of the directory's control page has the time from which the next chunk may be copied. A chunk moves it by its
+    size, divided by the rate: all processes share one rate. Time without copies counts for the last seconds only
+COPYRATE-2  a chunk is reserved before its copy, under the directory lock, and paid after it. A process that is killed in between
+    leaves a reservation that ends by itself
+COPYRATE-3  a time that no chunk at this rate could have caused is of another boot or of a lower rate. It does not count
+COPYRATE-4  a throttle concerns replicas outside the ISR: copies to its members keep records committed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from embedlog._native import system
+from embedlog.replica_set.copying import LARGE_CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from embedlog.log_directory import LogDirectory
+
+SECOND_NS: Final = 1_000_000_000
+CREDIT_NS: Final = 3 * SECOND_NS  # longer than the pause between two rounds of a housekeeper
+RESERVED_NS: Final = SECOND_NS
+COPIES_OUT, COPIES_IN = 17, 18  # words of the directory's control page
+
+
+class CopyRate:
+    """The copies out of one directory, or into it. Threads: any."""
+
+    def __init__(self, directory: LogDirectory, word: int) -> None:
+        self._directory, self._word = directory, word
+
+    def claim(self, rate: int) -> int | None:
+        """Reserve the next chunk: the reservation in nanoseconds, None if it is too early. Raises LockTimeoutError."""
+        if self._next_ns(rate) > clock_ns():
+            return None
+        with self._directory.topic_changes.directory_lock():
+            now_ns = clock_ns()
+            next_ns = max(self._next_ns(rate), now_ns - CREDIT_NS)
+            if next_ns > now_ns:
+                return None
+            if (page := self._directory.context.directory_page) is not None:
+                page.set(self._word, now_ns + RESERVED_NS)
+            return now_ns + RESERVED_NS - next_ns
+
+    def pay(self, rate: int, size: int, reserved_ns: int) -> None:
+        """Replace the reservation of a chunk by its size."""
+        if (page := self._directory.context.directory_page) is not None:
+            page.add(self._word, size * SECOND_NS // rate - reserved_ns)
+
+    def _next_ns(self, rate: int) -> int:
+        page = self._directory.context.directory_page
+        next_ns = 0 if page is None else page.word(self._word)
+        latest_ns = clock_ns() + LARGE_CHUNK_BYTES * 2 * SECOND_NS // rate + RESERVED_NS
+        return next_ns if next_ns <= latest_ns else 0
+
+
+class RateLimit(NamedTuple):
+    """A rate of a directory that applies to a copy."""
+
+    of: CopyRate
+    rate: int  # bytes per second
+
+
+class Throttle:
+    """The limits of the copies to one replica. Threads: one at a time."""
+
+    def __init__(self, limits: Sequence[RateLimit]) -> None:
+        self._limits = limits
+        self._claimed: list[tuple[RateLimit, int]] = []
+
+    def claim(self) -> bool:
+        """Whether the next chunk may be copied now: then `pay` follows."""
+        for limit in self._limits:
+            reserved_ns = limit.of.claim(limit.rate)
+            if reserved_ns is None:
+                self.pay(0)
+                return False
+            self._claimed.append((limit, reserved_ns))
+        return True
+
+    def pay(self, size: int) -> None:
+        """Count a copied chunk."""
+        for limit, reserved_ns in self._claimed:
+            limit.of.pay(limit.rate, size, reserved_ns)
+        self._claimed.clear()
+
+
+def is_throttled(replicas: str, partition: int, node: int) -> bool:
+    """Whether a value of `leader.replication.throttled.replicas` or its twin names a replica: `*`, or `partition:node,…`."""
+    return replicas == "*" or f"{partition}:{node}" in replicas.split(",")
+
+
+def clock_ns() -> int:
+    """The boot clock, which all processes share."""
+    return system.boot_ns()
