@@ -23,6 +23,7 @@ from embedlog.replica_set.following import follower_lags
 from embedlog.storage import locks
 from tests.support.option_effects import OLD_MS, Effect, Elsewhere, Seen, World, check, keys_of, name_of
 from tests.support.stamped_batches import run_of
+from tests.support.throttled_copies import joined_in_a_round
 from tests.support.transactional_producers import QUIET, Writer, begun, state_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -146,6 +147,13 @@ def copied_by_due_rounds(world: World) -> int:
     while leader.published().high_watermark < 2 and system.boot_ns() < until_ns:
         log.housekeep(due_only=True)
     return int(leader.published().high_watermark)
+
+
+def added(side: str) -> Callable[[World], int]:
+    def observe(world: World) -> int:
+        return joined_in_a_round(world.path, world.setting, {f"{side}.replication.throttled.replicas": "*"})
+
+    return observe
 
 
 def read_node(world: World) -> int:
@@ -429,6 +437,8 @@ TABLE: dict[str, Effect] = {
     "default_replication_factor": Seen(copies_by_default, [(1, 1), (2, 2), (3, 3)]),
     "replica_lag_time_max_ms": Seen(in_sync_after_slow_copies, [(30_000, 1), (HOUR_MS, 2)]),
     "replica_fetch_wait_max_ms": Seen(copied_by_due_rounds, [(1, 2), (HOUR_MS, 1)]),
+    "leader_replication_throttled_rate": Seen(added("leader"), [(None, 2), (1, 1)]),
+    "follower_replication_throttled_rate": Seen(added("follower"), [(None, 2), (1, 1)]),
     "replica_selector_class": Seen(read_node, [("LeaderSelector", 1), ("RackAwareReplicaSelector", 2)]),
     "auto_leader_rebalance_enable": Seen(returned_by_hand, [(True, True), (False, False)]),
     "leader_imbalance_per_broker_percentage": Seen(returned_by_hand, [(10, True), (100, False)]),

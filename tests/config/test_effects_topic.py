@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from embedlog._native import system
 from embedlog.config.options import options_of, underscored
 from embedlog.config.topic import LogConfig, TopicConfig
 from tests.support.option_effects import OLD_MS, Differ, Effect, Elsewhere, Seen, World, check, keys_of
+from tests.support.throttled_copies import joined_in_a_round
 
 DAY_MS = 86_400_000
 NEVER = 2**63 - 1
@@ -127,6 +129,13 @@ def tombstones(world: World) -> int:
     return world.values().count(None)
 
 
+def added(side: str) -> Callable[[World], int]:
+    def observe(world: World) -> int:
+        return joined_in_a_round(world.path, {f"{side}.replication.throttled.rate": 1}, world.setting)
+
+    return observe
+
+
 TABLE: dict[str, Effect] = {
     "cleanup_policy": Seen(sent(key=None), [("delete", None), ("compact", "InvalidRecordError")]),
     "retention_ms": Seen(log_start, [(-1, 0), (1000, 2)]),
@@ -152,6 +161,8 @@ TABLE: dict[str, Effect] = {
     "flush_messages": Seen(durable, [(NEVER, 0), (1, 1)]),
     "flush_ms": Seen(durable_behind_a_round, [(NEVER, 0), (0, 1)]),
     "file_delete_delay_ms": Seen(deleted_files, [(DAY_MS, True), (0, False)]),
+    "leader_replication_throttled_replicas": Seen(added("leader"), [("none", 2), ("*", 1), ("0:1", 1), ("0:2", 2)]),
+    "follower_replication_throttled_replicas": Seen(added("follower"), [("none", 2), ("*", 1), ("0:1", 2), ("0:2", 1)]),
     "min_insync_replicas": Seen(sent(), [(1, None), (2, "NotEnoughReplicasError")]),
     "unclean_leader_election_enable": Elsewhere(
         "replica_set/test_election_policies.py::test_the_setting_elects_a_replica_outside_the_isr_with_a_warning",
