@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import system
-from embedlog.replica_set.copying import LARGE_CHUNK_BYTES
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 SECOND_NS: Final = 1_000_000_000
 CREDIT_NS: Final = 3 * SECOND_NS  # longer than the pause between two rounds of a housekeeper
 RESERVED_NS: Final = SECOND_NS
+CHUNK_MAX_BYTES: Final = 8 << 20  # more than a chunk has, for COPYRATE-3
 COPIES_OUT, COPIES_IN = 17, 18  # words of the directory's control page
 
 
@@ -52,7 +52,7 @@ class CopyRate:
     def _next_ns(self, rate: int) -> int:
         page = self._directory.context.directory_page
         next_ns = 0 if page is None else page.word(self._word)
-        latest_ns = clock_ns() + LARGE_CHUNK_BYTES * 2 * SECOND_NS // rate + RESERVED_NS
+        latest_ns = clock_ns() + CHUNK_MAX_BYTES * SECOND_NS // rate + RESERVED_NS
         return next_ns if next_ns <= latest_ns else 0
 
 
