@@ -40,7 +40,7 @@ from embedlog.storage.identity import ensure_meta, mark_owner, note_visit, read_
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
 # Words of the directory's control page.
-MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT, IN_SET = 0, 1, 2, 3, 12, 15, 16
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT, IN_SET, REGISTERED = 0, 1, 2, 3, 12, 15, 16, 17
 
 
 class Directory:
@@ -316,7 +316,7 @@ class Directory:
             raise StorageError("the control page disappeared while it was created", path=path)
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
         page.set(BOOT, boot_number())
-        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks, IN_SET: self.in_set}
+        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks, IN_SET: self.in_set, REGISTERED: 0}
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
         recovery.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
@@ -361,6 +361,16 @@ class Directory:
     @property
     def _by_locks(self) -> bool:
         return self._shared == "locks"
+
+    @property
+    def is_registration_known(self) -> bool:
+        """Whether the first process of this incarnation knows, and has recorded, the outcome of its registration in a set."""
+        return self.page is not None and bool(self.page.word(REGISTERED))
+
+    def know_registration(self, known: bool) -> None:
+        """Show other processes the value of `is_registration_known`, also after a kill."""
+        if self.page is not None:
+            self.page.set(REGISTERED, int(known))
 
     def check_only_process(self) -> None:
         """Raises DirectoryInUseError if another opening holds `.lock`, also one of this process."""

@@ -120,6 +120,8 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
             opened = directory.directory
             opening = Opening(directory.path, first, opened.clean and not again, marks[-1] if marks else -1, opened.foreign)
             result = registration.enter(opening, directory.config.file_mode)
+            if result is not None and first:
+                result = result._replace(outcome=opened.know_registration)
         if result is not None:
             entered.append(result)
 

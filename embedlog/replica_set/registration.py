@@ -9,6 +9,9 @@ REGISTRATION-3  one decision registers all directories that were opened. The fir
 REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before
 REGISTRATION-5  a directory that was closed in order has the registered broker epoch. One with a lower epoch was put back to an
     earlier copy: it draws a new id and is foreign
+REGISTRATION-6  only the first process in a directory raises its broker epoch. Before its decision, the control page shows that
+    the outcome is not known; after the file of members has it, that it is. A process that is killed between them leaves the
+    first value
 """
 
 from __future__ import annotations
@@ -51,13 +54,15 @@ class Opening(NamedTuple):
 class Entered(NamedTuple):
     """A directory of the set that this process has opened, and the registration id before a new one was drawn.
 
-    `fresh`: this process is the first one in it since an orderly close.
+    `fresh`: this process is the first one in it since an orderly close. `outcome` shows every process in the directory whether
+    the outcome of the registration is known and recorded; only the first process has it (REGISTRATION-6).
     """
 
     path: Path
     membership: Membership
     previous_id: UUID
     fresh: bool = False
+    outcome: Callable[[bool], None] = lambda known: None
 
 
 def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
@@ -113,6 +118,8 @@ def register(
     Raises ReplicaSetError for a foreign directory or a clone, NotEnoughDirectoriesError.
     """
     found: dict[int, Found] = {}
+    for each in entered:
+        each.outcome(False)
     steps = [_step(each, entered, observe, held, found) for each in sorted(entered, key=lambda each: each.membership.node)]
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
@@ -120,16 +127,19 @@ def register(
         if found.get(each.membership.node) is Found.FOREIGN:
             text = "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared"
             logger.warning(text, each.path, each.membership.node)
-        note(each.path, state, deadline_ns=deadline_ns, mode=mode)
+        if note(each.path, state, deadline_ns=deadline_ns, mode=mode):
+            each.outcome(True)
     return state
 
 
-def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> None:
-    """As `record`; a failure is logged. The next registration of the directory repeats it (REGISTRATION-4)."""
+def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> bool:
+    """As `record`; a failure is logged, and False. The next registration of the directory repeats it (REGISTRATION-4)."""
     try:
         record(directory, state, deadline_ns=deadline_ns, mode=mode)
     except EmbedlogError as problem:
         logger.warning("the members of the set are not recorded in %s: %s", directory, problem)
+        return False
+    return True
 
 
 def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> Membership | None:

@@ -4,7 +4,8 @@ SETMEMBERS-1  a directory is entered before its copy of the decision log is used
 SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered. A directory
     whose registration id is not the registered one leads nothing and joins no ISR until a later registration
 SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12). After a registration with an
-    unknown outcome it has none: the next opening finds a crashed directory, not a foreign one
+    unknown outcome, also of another process (REGISTRATION-6), it has none. The next opening finds a crashed directory then, not
+    a foreign one
 SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
     this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
@@ -247,8 +248,10 @@ class SetMembers:
         nodes = self.decisions.hint().nodes
         for node, opened in self._opened.items():
             registered, own = nodes.get(node), opened.entered.membership
+            directory = opened.directory.log_directory.directory
             known = registered is not None and registered.incarnation == own.registration_id and node not in self._uncertain
-            opened.directory.log_directory.directory.broker_epoch = registered.broker_epoch if registered and known else -1
+            certain = known and directory.is_registration_known
+            directory.broker_epoch = registered.broker_epoch if registered and certain else -1
 
     def _deadline(self) -> int:
         return files.deadline_after(self._config.lock_timeout_ms / 1000)
@@ -269,6 +272,8 @@ class SetMembers:
         except NotEnoughDirectoriesError as problem:
             if not problem.undecided:
                 self._uncertain = before
+                for each in entered:
+                    each.outcome(each.membership.node not in before)
             raise
         nodes, self._unregistered = self._unregistered, set()
         self._uncertain -= nodes

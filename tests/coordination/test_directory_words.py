@@ -14,7 +14,7 @@ from embedlog.replica_set.following import copy_rate
 WORDS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module, names in {
-        directory: ("MARK_INODE", "MARK_NS", "WAS_CLEAN", "WAS_FOREIGN", "BY_LOCKS", "BOOT", "IN_SET"),
+        directory: ("MARK_INODE", "MARK_NS", "WAS_CLEAN", "WAS_FOREIGN", "BY_LOCKS", "BOOT", "IN_SET", "REGISTERED"),
         directory_jobs: ("NEXT_ROUND_NS", "NEXT_POINTS_NS", "NEXT_CLEANING_NS"),
         housekeeper: ("NEXT_TRANSACTIONS_NS", "NEXT_IDS_NS", "NEXT_OFFSETS_NS", "NEXT_GROUPS_NS"),
         recovery: ("LAST_CACHE", "RECOVERY_DUE"),

@@ -7,14 +7,20 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
+from embedlog._native import system
 from embedlog.errors import NotEnoughDirectoriesError
 from embedlog.replica_set import membership, registration
+from embedlog.replica_set.decisions import copies
 from embedlog.replica_set.decisions.decision_log import DecisionLog
+from tests.support.replica_directories import CHANGES
 
 NODES = (1, 2, 3)
 
@@ -195,3 +201,108 @@ def test_a_registration_that_a_killed_process_did_not_record_makes_no_directory_
     for fd in (entered, may_decide, go):
         os.close(fd)
     check_none_is_foreign(tmp_path, [b"before"], caplog)
+
+
+# ---- the first process in the directories is killed at any step of its registration ---------------------
+
+
+def registering(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """A process that is the first one in all directories waits before its decision.
+
+    The result lets it continue, and returns whether it was killed.
+    """
+    entered, enter_done = os.pipe()
+    may_decide, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        register = registration.register
+
+        def late(*given: Any, **options: Any) -> object:
+            os.write(enter_done, b"x")
+            os.read(may_decide, 1)
+            arm()
+            return register(*given, **options)
+
+        patch.setattr(registration, "register", late)
+        try:
+            opened(root)
+        finally:
+            system.fault_off()
+            os._exit(1)  # without an orderly close
+    os.close(enter_done)
+    assert os.read(entered, 1) == b"x"
+
+    def proceed() -> bool:
+        os.write(go, b"x")
+        status = os.waitpid(child, 0)[1]
+        for fd in (entered, may_decide, go):
+            os.close(fd)
+        return os.WIFSIGNALED(status)
+
+    return proceed
+
+
+def outlived(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Another process opens before that decision, outlives the first one, and closes in order."""
+    proceed = registering(root, arm, patch)
+    second = opened(root)
+    assert proceed()
+    second.close()
+    check_none_is_foreign(root, [b"before"], caplog)
+
+
+def killed_at(method: str, call: int) -> Callable[[], None]:
+    """Kill the process at this call of a method of the copies of the decision log."""
+
+    def arm() -> None:
+        original, calls = getattr(copies.LockedCopy, method), [0]
+
+        def counting(*given: Any) -> object:
+            calls[0] += 1
+            if calls[0] == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*given)
+
+        setattr(copies.LockedCopy, method, counting)
+
+    return arm
+
+
+@pytest.mark.parametrize(
+    ("method", "call"), [("append", 2), ("append", 3), ("sync", 3), ("settle", 1), ("settle", 2), ("announce", 1)]
+)
+def test_a_registration_whose_process_was_killed_makes_no_directory_foreign(
+    tmp_path: Path, method: str, call: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records may count or not: no other process can know that before the next decision."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    outlived(tmp_path, killed_at(method, call), monkeypatch, caplog)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("before", ["closed", "killed"])
+def test_a_registration_can_be_killed_before_every_system_call(
+    tmp_path: Path, before: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "set").mkdir()
+    with opened(tmp_path / "set") as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    if before == "killed":
+        killed(tmp_path / "set")
+    for nth in range(1, 1000):
+        shutil.copytree(tmp_path / "set", tmp_path / str(nth))
+        arm = partial(system.fault_arm, CHANGES, nth, "kill_before")
+        proceed = registering(tmp_path / str(nth), arm, monkeypatch)
+        second = opened(tmp_path / str(nth))
+        ended = proceed()
+        second.close()
+        check_none_is_foreign(tmp_path / str(nth), [b"before"], caplog)
+        shutil.rmtree(tmp_path / str(nth))
+        if not ended:
+            assert nth > 3
+            return
+    raise AssertionError("the process is always killed")
