@@ -90,11 +90,11 @@ class ReplicatedEngine(Engine):
 
     def _leave_directory(self, directory: LogDirectory) -> None:
         """As the last process, close it in order; a failed directory is left as it is (REPLICAENGINE-3)."""
-        failed = self.set.members.failure(directory)
+        failed = self.set.members.failure(directory) is not None
         try:
             directory.leave()
         except EmbedlogError as problem:
-            if failed is None:
+            if not failed and not self.set.is_damaged(problem):
                 raise
             logger.warning("the directory %s was not closed in order: %s", directory.path, problem)
 

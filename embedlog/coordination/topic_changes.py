@@ -4,6 +4,7 @@ TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of to
 TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds DELETED before it can append
 TOPICCHANGE-3  a partition that another directory of a set took over is retired in the order DELETED, file of topics, checkpoints,
     name. It stays if its page is in the epoch of that decision or a later one: it was added again (REPLICA-24)
+TOPICCHANGE-4  a partition that no process can load is set aside under its append lock, if no process has published a page of it
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from embedlog.coordination import topic_directories
 from embedlog.coordination.host import DirectoryHost
 from embedlog.errors import EmbedlogError, ReadOnlyError
 from embedlog.storage import file_names, files, locks
-from embedlog.storage.control_page import map_page
+from embedlog.storage.control_page import check, map_page
 from embedlog.storage.identity import new_id, read_topic_id
 from embedlog.topic import Topic
 
@@ -120,6 +121,37 @@ class TopicChanges:
             system.point("drop-entry")
         topic_directories.set_aside(host.path, topic, number, mode)
         return True
+
+    def renew_partition(self, topic: Topic, number: int) -> bool:
+        """Set aside a partition that is missing or cannot be loaded, and make it again, empty. REQUIRES the directory lock.
+
+        False if another process loaded it meanwhile (TOPICCHANGE-4). An interruption leaves it missing or empty.
+        """
+        host, path = self._host, self._host.path / file_names.partition_name(topic.name, number)
+        with contextlib.ExitStack() as stack:
+            if files.is_directory(path):
+                lock = locks.LockFile(path / file_names.LOCK, host.config.file_mode)
+                stack.callback(lock.close)
+                lock.lock(files.deadline_after(host.config.lock_timeout_ms / 1000))
+                if self._is_published(path, topic, number):
+                    return False
+            topic_directories.set_aside(host.path, topic, number, host.config.file_mode)
+        system.point("renew-aside")
+        topic_directories.make_partition(host.path, topic, number, host.config.file_mode)
+        files.sync_directory(host.path)
+        return True
+
+    def _is_published(self, path: Path, topic: Topic, number: int) -> bool:
+        """Whether a page of this incarnation is there. REQUIRES the append lock of the partition."""
+        context = self._host.context
+        mapped = map_page(path / file_names.PAGE, writable=False, locked=context.locked)
+        if mapped is None:
+            return False
+        try:
+            place = mapped.identity_device, mapped.inode
+            return check(mapped, system.identity(context.incarnation, topic.id_bytes, number, *place))
+        finally:
+            mapped.close()
 
     def finish_drops(self, topic: Topic) -> None:
         """Complete interrupted calls of `drop_partition`. REQUIRES the directory lock."""

@@ -175,15 +175,18 @@ class PartitionState:
             return
         if mapped is not None:
             mapped.close()
-        lock = self.open_lock()
-        try:
-            self.lock_os(lock, self.deadline())
+        deadline_ns = self.deadline()
+        while self.page_file is None:
+            lock = self.open_lock()
             try:
-                self.page_file = self._page_locked()
+                self.lock_os(lock, deadline_ns)
+                try:
+                    if not self.context.in_set or lock.in_place():  # else the directory was set aside meanwhile
+                        self.page_file = self._page_locked()
+                finally:
+                    lock.unlock()
             finally:
-                lock.unlock()
-        finally:
-            lock.close()
+                lock.close()
 
     def open_lock(self) -> locks.LockFile:
         """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the partition was deleted."""

@@ -10,6 +10,7 @@ LEADERS-6  the settings allow an unclean election after this process has found n
     that is absent for a moment costs nothing
 LEADERS-7  a page that was made from files may have an epoch above the decided one: a broker, or a process without the set, has
     begun it. A decision raises the leader epoch above it (ELECT-11)
+LEADERS-8  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from embedlog import _logging
 from embedlog._native import replication, system
 from embedlog.errors import (
     CorruptRecordError,
@@ -28,9 +30,10 @@ from embedlog.errors import (
     LockTimeoutError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
 )
 from embedlog.partition.replication.replica_log import Decision
-from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import Damage, Limit, OpenDirectories, OpenDirectory
 from embedlog.replication.decide import decide
 from embedlog.replication.events import Elect, Election, Event, Found, Place, RaiseEpoch, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
@@ -97,7 +100,7 @@ class Leaders:
         self.number = place[1]
         self.name = f"{topic}-{self.number}"
         self._elections = Limit()
-        self.damaged: dict[int, Limit] = {}  # the nodes whose replica was found damaged here, until it is repaired
+        self.damaged: dict[int, Damage] = {}  # the nodes whose replica was found damaged here, until it is repaired
         self.unclean_default = False  # the setting of the log, for a topic without its own
         self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
@@ -128,12 +131,21 @@ class Leaders:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""
         return self._place not in self._decisions.hint().partitions
 
+    def usable(self, node: int) -> OpenDirectory | None:
+        """The directory of a node if this process uses its replica now, otherwise None."""
+        damage = self.damaged.get(node)
+        return None if damage is not None and damage.rests() else self._directories.get(node)
+
+    def is_open(self, node: int) -> bool:
+        """Whether the directory of a node is usable, although the replica in it may be damaged."""
+        return self._directories.get(node) is not None
+
     # ---- the leader ------------------------------------------------------------------------------
 
-    def leader(self, deadline_ns: int, lowest: int = -1) -> Leader:
+    def leader(self, deadline_ns: int, lowest: int = -1, *, wait: bool = True) -> Leader:
         """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader fails.
 
-        Raises LeaderNotAvailableError.
+        Without `wait` one attempt is made. Raises LeaderNotAvailableError.
         """
         reason = ""
         while True:
@@ -153,7 +165,7 @@ class Leaders:
             else:
                 reason = self._elect(deadline_ns)
             now_ns = system.boot_ns()
-            if now_ns >= deadline_ns:
+            if now_ns >= deadline_ns or not (wait or present):
                 raise self._unavailable(decided, reason)
             if present or reason:
                 self._directories.wait(version, min(deadline_ns, now_ns + CHECK_NS))
@@ -162,7 +174,7 @@ class Leaders:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""
         found: list[tuple[bool, int, Leader]] = []
         for node in decided.isr:
-            member = self._directories.get(node)
+            member = self.usable(node)
             if member is None:
                 continue
             try:
@@ -208,16 +220,18 @@ class Leaders:
         member = next((each for each in self._directories if each.node == node), None)
         if member is None:
             return "not registered"
+        if self.usable(node) is None and self.is_open(node):
+            return "its replica is damaged"
         return member.problem or ("usable" if member.directory is not None else "away")
 
     def _is_present(self, decided: Decided) -> bool:
         """Whether the decided leader's directory is usable in the incarnation of its election."""
-        member = None if decided.leader == NO_LEADER else self._directories.get(decided.leader)
+        member = None if decided.leader == NO_LEADER else self.usable(decided.leader)
         return member is not None and member.incarnation == decided.leader_incarnation
 
     def _led(self, decided: Decided, deadline_ns: int) -> Leader | None:
         """The decided leader, with the decision installed; None if there is none, or if its directory fails."""
-        member = self._directories.get(decided.leader)
+        member = self.usable(decided.leader)
         if member is None:
             return None
         try:
@@ -244,7 +258,7 @@ class Leaders:
         except NotEnoughDirectoriesError as problem:
             return self._install_unsettled(problem, deadline_ns)
         decided = self._decided(state)
-        member = self._directories.get(decided.leader)
+        member = self.usable(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
             return None
         partition = self._partition(member)
@@ -273,7 +287,7 @@ class Leaders:
         Its page gets the partition epoch before that decision, so that a settled one replaces it.
         """
         decided = self._decided(self._decisions.hint())
-        member = self._directories.get(decided.leader)
+        member = self.usable(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
             return None
         partition, every = self._partition(member), sum(1 << slot for slot in self._directories.slots().values())
@@ -305,14 +319,24 @@ class Leaders:
         if node is None:
             raise problem
         decided = self._decided(self._decisions.hint())
-        if isinstance(problem, CorruptRecordError):
+        gone = self._directories.missing(node) if isinstance(problem, UnknownTopicOrPartitionError) else None
+        problem = gone or problem
+        if isinstance(problem, (CorruptRecordError, UnknownTopicOrPartitionError)):
             if decided.isr == (node,) and not decided.elr:
                 raise problem
-            self.damaged.setdefault(node, Limit())
-        if node in decided.replicas:  # else it was moved away from there
+            if node in decided.replicas:
+                self._note_damage(node, problem)
+        elif node in decided.replicas:  # else it was moved away from there
             self._directories.fail(node, problem)
             logger.warning("%s: node %d failed: %s", self.name, node, problem)
         return node
+
+    def _note_damage(self, node: int, problem: EmbedlogError) -> None:
+        """Use another replica for a while: the rest of the directory stays in use (LEADERS-8)."""
+        self.damaged.setdefault(node, Damage()).found()
+        self._directories.note_damage()
+        what = f"{self.name}: the replica of node {node} is damaged"
+        _logging.report(logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem)
 
     # ---- elections -------------------------------------------------------------------------------
 
@@ -416,7 +440,7 @@ class Leaders:
         """The replicas that this process reaches."""
         found = {}
         for node in decided.replicas:
-            member = self._directories.get(node)
+            member = self.usable(node)
             if member is None:
                 continue
             try:

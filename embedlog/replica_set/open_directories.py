@@ -65,6 +65,21 @@ class Limit:
         self._last_ns = now_ns
 
 
+class Damage:
+    """A replica that this process found damaged, or without its directory. `repair` limits the repairs."""
+
+    def __init__(self) -> None:
+        self._found, self.repair = Limit(), Limit()
+
+    def found(self) -> None:
+        """Do not use the replica for a while."""
+        self._found.made()
+
+    def rests(self) -> bool:
+        """Whether the replica is not used now: another one may have the records."""
+        return system.boot_ns() < self._found.next_ns()
+
+
 class Words(Protocol):
     """The topics words of the directories, which every decision changes."""
 
@@ -90,12 +105,20 @@ class Directory(Protocol):
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here."""
 
+<<<<<<< HEAD
     @property
     def copies_out(self) -> CopyRate:
         """The throttled copies out of the directory, and with the next one those into it."""
 
     @property
     def copies_in(self) -> CopyRate: ...
+=======
+    def check_place(self) -> None:
+        """Raises StorageError if the directory was removed or replaced since it was opened."""
+
+    def renew(self, place: Place, state: State) -> bool:
+        """Set a partition aside that cannot be loaded, and make an empty one; False if it was loaded meanwhile."""
+>>>>>>> 134ce7f (A replica that cannot be loaded, or whose directory is missing, begins again from another one; damage concerns one replica)
 
 
 @dataclass
@@ -165,6 +188,22 @@ class OpenDirectories:
         """Use these directories instead of earlier ones of their nodes."""
         with self._mutex:
             self._directories = self._directories | {member.node: member for member in members}
+            self.changes += 1
+
+    def missing(self, node: int) -> EmbedlogError | None:
+        """The error of a directory that was removed or replaced as a whole, otherwise None."""
+        member = self._directories.get(node)
+        if member is None or member.directory is None:
+            return None
+        try:
+            member.directory.check_place()
+        except EmbedlogError as problem:
+            return problem
+        return None
+
+    def note_damage(self) -> None:
+        """A replica was found damaged: the users of its directory look again (OPENDIRECTORY-4)."""
+        with self._mutex:
             self.changes += 1
 
     def remove(self, node: int) -> None:

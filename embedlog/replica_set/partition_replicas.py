@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from embedlog._native import replication, system
 from embedlog.errors import (
     EmbedlogError,
+    LeaderNotAvailableError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
@@ -71,9 +72,9 @@ class PartitionReplicas(Leaders):
                 self.leave(leader, node, leave_until_ns)
         return found
 
-    def reached(self, node: int) -> Partition | None:
-        """The replica of a node, None if its directory is away or fails."""
-        member = self._directories.get(node)
+    def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
+        """The replica of a node; None if its directory is away or fails, or if it rests after damage, unless `damaged`."""
+        member = self._directories.get(node) if damaged else self.usable(node)
         try:
             return None if member is None else self._partition(member)
         except EmbedlogError as problem:
@@ -145,7 +146,7 @@ class PartitionReplicas(Leaders):
         for node, slot in self._directories.slots().items():
             if node == leader.node or not replica.maximal_isr >> slot & 1:
                 continue
-            member = self._directories.get(node)
+            member = self.usable(node)
             if member is None:
                 self._evict(leader, node, end, deadline_ns)
                 continue
@@ -225,7 +226,7 @@ class PartitionReplicas(Leaders):
             self.spread(leader, deadline_ns)
             for node in decided.replicas:
                 held_back = node in waiting or node in self.damaged
-                if node not in decided.isr and not held_back and self._directories.get(node) is not None:
+                if node not in decided.isr and not held_back and self.usable(node) is not None:
                     self.join(leader, node, deadline_ns)
             self._in_order = decided, changes, leader.partition
         except LeaderChanged:
@@ -254,7 +255,7 @@ class PartitionReplicas(Leaders):
             with suppress(EmbedlogError):
                 now = seen[2].published()
                 return now.epoch == decided.leader_epoch and now.high_watermark == now.log_end == self._spread
-        member = self._directories.get(decided.leader)
+        member = self.usable(decided.leader)
         if member is None or member.directory is None:
             return False
         with suppress(EmbedlogError):
@@ -296,15 +297,32 @@ class PartitionReplicas(Leaders):
             if leader is not None:
                 self.spread(leader, deadline_ns)
 
-    def leave(self, leader: Leader, node: int, deadline_ns: int, reason: str = "") -> None:
-        """Remove a failed replica from the ISR: the decision first, then the page (REPLICA-5)."""
+    def leave(self, leader: Leader, node: int, deadline_ns: int, reason: str = "", *, lost: bool = False) -> None:
+        """Remove a failed replica from the ISR: the decision first, then the page (REPLICA-5). `lost`: from the ELR, too."""
 
         def event(state: State, offset: int) -> AlterIsr:
             decided = self._decided(state)
             isr = tuple(each for each in decided.isr if each != node)
-            return AlterIsr(self._place, leader.epoch, decided.partition_epoch, isr)
+            gone = frozenset({node} if lost else ())
+            return AlterIsr(self._place, leader.epoch, decided.partition_epoch, isr, lost=gone)
 
         self._decide_and_install(event, leader, deadline_ns, reason or f"node {node}: {self._reason(node)}")
+
+    def begin_again(self, leader: Leader, node: int, deadline_ns: int) -> bool:
+        """Empty a replica that no process can load, and that left ISR and ELR; False if it was loaded meanwhile.
+
+        Raises LeaderChanged if it joins meanwhile, LeaderNotAvailableError if its directory fails.
+        """
+        with leader.partition.replica.exclusive(deadline_ns):  # after this no earlier join is in progress
+            leads = self.leads(leader)
+        state = self._decisions.settle(deadline_ns)
+        decided, member = self._decided(state), self._directories.get(node)
+        if not leads or self.is_member(leader, node) or node in (*decided.isr, *decided.elr) or node not in decided.replicas:
+            raise LeaderChanged
+        if member is None or member.directory is None:
+            raise LeaderNotAvailableError(f"the directory of node {node} fails: {self.name} is repaired after it returns")
+        system.point("renew-left")
+        return member.directory.renew(self._place, state)
 
     def _decide_and_install(self, event: MakeEvent, leader: Leader, deadline_ns: int, reason: str) -> bool:
         """Decide about the ISR, and install the decision in the leader's page; False if another decision came first."""
@@ -328,7 +346,7 @@ class PartitionReplicas(Leaders):
 
         False if its directory fails, or if another decision came first. Raises LeaderChanged.
         """
-        member = self._directories.get(node)
+        member = self.usable(node)
         if member is None:
             return False
         try:

@@ -13,6 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from uuid import UUID
 
 from embedlog._native import system
@@ -89,6 +90,12 @@ class ReplicaSet:
         """The replicas of all partitions that this process uses."""
         with self._mutex:
             return list(self._replicas.values())
+
+    def is_damaged(self, problem: EmbedlogError) -> bool:
+        """Whether an error is of a replica that was found damaged before, so that another one has its records."""
+        node = self.directories.blame(problem, missing=True)
+        parts = () if problem.path is None else Path(problem.path).parts
+        return any(node in each.damaged and each.name in parts for each in self._used())
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""

@@ -6,6 +6,7 @@ SETDIRECTORY-2  a partition's directory is made when it is first used here. A to
 SETDIRECTORY-3  the copy of the decision log is a topic of this directory, which no decision names
 SETDIRECTORY-4  a replica that this process has made is complete while it is empty, although it has no page of an orderly close
 SETDIRECTORY-5  a partition is made only for a replica that the decisions assign to this node, and removed after they do not
+SETDIRECTORY-6  a replica that begins again is not one that this process has made: records of it were lost
 """
 
 from __future__ import annotations
@@ -127,6 +128,22 @@ class SetDirectory:
         self._made.discard(place)
         with changes.begin():
             return changes.drop_partition(topic_of(state, place[0]), place[1], state.partitions[place].leader_epoch)
+
+    def check_place(self) -> None:
+        """Raises StorageError if the directory or its lock file was removed or replaced."""
+        self.log_directory.directory.check_lock()
+
+    def renew(self, place: tuple[UUID, int], state: State) -> bool:
+        """Set a replica aside that cannot be loaded, and make an empty one; False if it was loaded meanwhile (SETDIRECTORY-6).
+
+        REQUIRES that a settled decision removed it from ISR and ELR. Raises LockTimeoutError, StorageError.
+        """
+        changes, topic = self.log_directory.topic_changes, topic_of(state, place[0])
+        self._made.discard(place)
+        with changes.begin():
+            renewed = changes.renew_partition(topic, place[1])
+        self.log_directory.forget_partition(topic.name, place[1])
+        return renewed
 
     def present(self, place: tuple[UUID, int], name: str) -> Partition | None:
         """The partition if it is open here."""

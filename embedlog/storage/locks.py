@@ -99,6 +99,11 @@ class LockFile:
         system.unlock(self.fd)
         lock_order.left(self.path)
 
+    def in_place(self) -> bool:
+        """Whether the path still names this file: a directory that was renamed takes its lock file with it."""
+        found, here = files.facts(self.fd, self.path), files.facts_of(self.path)
+        return here is not None and (here.device, here.inode) == (found.device, found.inode)
+
     @contextlib.contextmanager
     def hold(self, deadline_ns: int) -> Iterator[None]:
         """Hold the mutex and the exclusive lock: threads that share a descriptor do not exclude each other by the lock alone."""

@@ -229,13 +229,16 @@ def test_an_interrupted_repair_is_completed_by_the_next_one(tmp_path: Path, poin
     assert_equal_copies(tmp_path)
 
 
-def test_a_replica_whose_repair_was_interrupted_before_the_cut_does_not_join_with_damage(tmp_path: Path) -> None:
+def test_a_replica_whose_repair_was_interrupted_before_the_cut_begins_again(tmp_path: Path) -> None:
     killed_in_a_repair(tmp_path, "repair-role")
     with opened(tmp_path) as log:
-        log.housekeep()
         assert isr(log) == [1, 3]
+        log.housekeep()
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
         assert log.verify_replicas() == []
         assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
 
 
 def test_a_different_replica_of_a_compacted_topic_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ PARTITIONREPAIR-3  before the cut the leader's records from there on are read wi
 PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the leader's lock was free once, no
     earlier join is in progress; the role is compared again in the section of the cut
 PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and joins. After an interruption
-    before the cut the replica is outside the ISR; a load that finds the damage keeps it there
+    before the cut the replica is outside the ISR
+PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.replication import ROLE_NONE
 from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, LeaderNotAvailableError
@@ -22,6 +24,7 @@ from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.verification.comparison import Difference, SourceDamagedError, check, compare
+from embedlog.replica_set.verification.renewal import load_problem, renew
 from embedlog.types import RepairedReplica, ReplicaDifference
 
 if TYPE_CHECKING:
@@ -94,7 +97,7 @@ class PartitionRepair:
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline of a repair")
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
-        follower = self._replicas.reached(node)
+        follower = self._replicas.reached(node, damaged=True)
         if follower is None:
             raise LeaderNotAvailableError(
                 f"the directory of node {node} fails: {self._replicas.name} is repaired after it returns"
@@ -160,15 +163,19 @@ def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], end
         if ending():
             raise ClosedError("the log is closed during a repair")
 
-    for node, limit in list(replicas.damaged.items()):
-        if system.boot_ns() < limit.next_ns() or replicas.reached(node) is None:
+    for node, damage in list(replicas.damaged.items()):
+        if system.boot_ns() < damage.repair.next_ns() or not replicas.is_open(node):
             continue
-        limit.made()
+        damage.repair.made()
         try:
+            problem = load_problem(replicas, node)
+            if problem is not None:
+                renew(replicas, node, problem, deadline)
             PartitionRepair(replicas, deadline).repair(node, note)
         except ClosedError:
             raise
-        except EmbedlogError as problem:
-            logger.warning("%s: the damaged replica of node %d is not repaired: %s", replicas.name, node, problem)
+        except EmbedlogError as found:
+            what = f"{replicas.name}: the damaged replica of node {node} is not repaired"
+            _logging.report(logger, logging.WARNING, (replicas.topic_id, what), what, found)
         else:
             replicas.damaged.pop(node, None)
