@@ -206,8 +206,7 @@ class Assignments:
         `until_ns`: a copy to a replica outside the ISR ends after the chunk in progress, and a later call continues it.
         """
         replicas, waiting = self._set.replicas(place, topic), frozenset[int]()
-        with suppress(CorruptRecordError):  # of a leader that no other replica can replace: its other records are copied
-            replicas.leader(self._set.deadline(), wait=False)  # without one, other partitions have their turn
+        replicas.leader(self._set.deadline(), wait=False)  # without one, the other partitions do not wait
         if replicas.damaged:
             repair_damaged(replicas, self._set.deadline, ending)
         decided = self._set.decisions.hint().partitions.get(place)
