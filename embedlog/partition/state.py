@@ -8,6 +8,7 @@ PARTITIONSTATE-4  a read-only reader follows a live control page if there is one
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -177,16 +178,10 @@ class PartitionState:
             mapped.close()
         deadline_ns = self.deadline()
         while self.page_file is None:
-            lock = self.open_lock()
-            try:
+            with contextlib.closing(self.open_lock()) as lock:  # which releases it
                 self.lock_os(lock, deadline_ns)
-                try:
-                    if not self.context.in_set or lock.in_place():  # else the directory was set aside meanwhile
-                        self.page_file = self._page_locked()
-                finally:
-                    lock.unlock()
-            finally:
-                lock.close()
+                if not self.context.in_set or lock.in_place():  # else the directory was set aside meanwhile
+                    self.page_file = self._page_locked()
 
     def open_lock(self) -> locks.LockFile:
         """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the partition was deleted."""

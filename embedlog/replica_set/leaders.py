@@ -165,7 +165,7 @@ class Leaders:
             else:
                 reason = self._elect(deadline_ns)
             now_ns = system.boot_ns()
-            if now_ns >= deadline_ns or not (wait or present):
+            if now_ns >= deadline_ns or (reason and not wait):
                 raise self._unavailable(decided, reason)
             if present or reason:
                 self._directories.wait(version, min(deadline_ns, now_ns + CHECK_NS))
