@@ -10,7 +10,6 @@ LEADERS-6  the settings allow an unclean election after this process has found n
     that is absent for a moment costs nothing
 LEADERS-7  a page that was made from files may have an epoch above the decided one: a broker, or a process without the set, has
     begun it. A decision raises the leader epoch above it (ELECT-11)
-LEADERS-8  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
 """
 
 from __future__ import annotations
@@ -18,35 +17,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog import _logging
 from embedlog._native import replication, system
 from embedlog.errors import (
-    CorruptRecordError,
     EligibleLeadersNotAvailableError,
     EmbedlogError,
-    LeaderNotAvailableError,
-    LockTimeoutError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasError,
-    UnknownTopicOrPartitionError,
 )
 from embedlog.partition.replication.replica_log import Decision
-from embedlog.replica_set.open_directories import Damage, Limit, OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
+from embedlog.replica_set.partition_directories import Decisions, PartitionDirectories
 from embedlog.replication.decide import decide
-from embedlog.replication.events import Elect, Election, Event, Found, Place, RaiseEpoch, Refusal, Seen
+from embedlog.replication.events import Elect, Election, Found, Place, RaiseEpoch, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
 from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
-
-MakeEvent: TypeAlias = Callable[["State", int], Event]
 
 logger = logging.getLogger("embedlog")
 
@@ -55,29 +46,6 @@ UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: not
 LATEST: Final = 2**31 - 1
 UNCLEAN_NS: Final = 9_000_000_000  # Kafka's broker.session.timeout.ms
 ELECTIONS_MAX: Final = 500  # in one decision: a batch has room for them
-
-
-class Outcome(Protocol):
-    """The result of a decision."""
-
-    @property
-    def state(self) -> State: ...
-
-
-class Decisions(Protocol):
-    """The decision log of the set."""
-
-    def hint(self) -> State:
-        """The state by one reachable copy (QUORUM-7)."""
-
-    def settle(self, deadline_ns: int | None = None) -> State:
-        """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
-
-    def settled(self) -> State:
-        """The state at the last decision or settlement of this process: all of its records count, and later ones may exist."""
-
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Outcome | Refusal:
-        """Decide about events, each derived from the newest state. The reason is for the log."""
 
 
 class Leader(NamedTuple):
@@ -92,53 +60,15 @@ class LeaderChanged(Exception):
     """The leader failed or was replaced during the work. Never leaves the package."""
 
 
-class Leaders:
+class Leaders(PartitionDirectories):
     """The leaders of one partition, for this process. Threads: any."""
 
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
-        self._directories, self._decisions, self._place, self.topic = directories, decisions, place, topic
-        self.number = place[1]
-        self.name = f"{topic}-{self.number}"
+        super().__init__(directories, decisions, place, topic)
         self._elections = Limit()
-        self.damaged: dict[int, Damage] = {}  # the nodes whose replica was found damaged here, until it is repaired
         self.unclean_default = False  # the setting of the log, for a topic without its own
         self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
-
-    @property
-    def topic_id(self) -> UUID:
-        return self._place[0]
-
-    @property
-    def changes(self) -> int:
-        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
-        return self._directories.changes
-
-    def version(self) -> int:
-        """A number that changes with each decision."""
-        return self._directories.version()
-
-    @property
-    def read_only(self) -> bool:
-        """Whether this process changes nothing: it reads whatever replica it reaches."""
-        return self._directories.read_only
-
-    def lock_deadline(self, deadline_ns: int) -> int:
-        """The time until which one lock is waited for."""
-        return self._directories.lock_deadline(deadline_ns)
-
-    def deleted(self) -> bool:
-        """Whether the topic was deleted, as far as one copy of the decision log shows."""
-        return self._place not in self._decisions.hint().partitions
-
-    def usable(self, node: int) -> OpenDirectory | None:
-        """The directory of a node if this process uses its replica now, otherwise None."""
-        damage = self.damaged.get(node)
-        return None if damage is not None and damage.rests() else self._directories.get(node)
-
-    def is_open(self, node: int) -> bool:
-        """Whether the directory of a node is usable, although the replica in it may be damaged."""
-        return self._directories.get(node) is not None
 
     # ---- the leader ------------------------------------------------------------------------------
 
@@ -196,33 +126,6 @@ class Leaders:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
         with suppress(EmbedlogError):
             self._led(self._decided(self._decisions.hint()), deadline_ns)
-
-    def _decided(self, state: State) -> Decided:
-        found = state.partitions.get(self._place)
-        if found is None:
-            raise self._unavailable(None, "the partition is not decided")
-        return found
-
-    def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
-        nodes = decided.replicas if decided is not None else ()
-        states = [f"{node}: {self._reason(node)}" for node in nodes]
-        text = f"no replica of {self.name} leads before the deadline"
-        if decided is not None and decided.foreign and decided.leader == NO_LEADER:
-            known = self._decisions.hint().nodes
-            named = ", ".join(f"{node} ({known[node].path if node in known else 'retired'})" for node in decided.foreign)
-            text += (
-                f": node {named} was put back to an earlier copy, or written without the set, and may lack acknowledged records."
-                " Bring back a directory that has them, then select a leader by elect(topic, partition, unclean=True, node=…)"
-            )
-        return LeaderNotAvailableError(f"{text}; {reason}" if reason else text, found="; ".join(states) or None)
-
-    def _reason(self, node: int) -> str:
-        member = next((each for each in self._directories if each.node == node), None)
-        if member is None:
-            return "not registered"
-        if self.usable(node) is None and self.is_open(node):
-            return "its replica is damaged"
-        return member.problem or ("usable" if member.directory is not None else "away")
 
     def _is_present(self, decided: Decided) -> bool:
         """Whether the decided leader's directory is usable in the incarnation of its election."""
@@ -301,42 +204,6 @@ class Leaders:
         """Bring the ISR to the start of the epoch, from which on the leader returns records (REPLICA-10)."""
         with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
             self.commit(leader, start, deadline_ns, wait=False)
-
-    def _partition(self, member: OpenDirectory) -> Partition:
-        if member.directory is None:
-            raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
-        return member.directory.replica(self._place[0], self.number, self._decisions.hint())
-
-    def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
-        """The node whose directory fails. Raises the error if it belongs to this process (LEADERS-2).
-
-        A lock for which the caller did not wait long enough shows nothing about its directory: it is raised at the deadline.
-        Damage without another replica in the ISR is raised too: no election could help.
-        """
-        if isinstance(problem, LockTimeoutError) and deadline_ns is not None and system.boot_ns() >= deadline_ns:
-            raise problem
-        node = self._directories.blame(problem, missing=not self.deleted())
-        if node is None:
-            raise problem
-        decided = self._decided(self._decisions.hint())
-        gone = self._directories.missing(node) if isinstance(problem, UnknownTopicOrPartitionError) else None
-        problem = gone or problem
-        if isinstance(problem, (CorruptRecordError, UnknownTopicOrPartitionError)):
-            if decided.isr == (node,) and not decided.elr:
-                raise problem
-            if node in decided.replicas:
-                self._note_damage(node, problem)
-        elif node in decided.replicas:  # else it was moved away from there
-            self._directories.fail(node, problem)
-            logger.warning("%s: node %d failed: %s", self.name, node, problem)
-        return node
-
-    def _note_damage(self, node: int, problem: EmbedlogError) -> None:
-        """Use another replica for a while: the rest of the directory stays in use (LEADERS-8)."""
-        self.damaged.setdefault(node, Damage()).found()
-        self._directories.note_damage()
-        what = f"{self.name}: the replica of node {node} is damaged"
-        _logging.report(logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem)
 
     # ---- elections -------------------------------------------------------------------------------
 

@@ -105,20 +105,18 @@ class Directory(Protocol):
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here."""
 
-<<<<<<< HEAD
     @property
     def copies_out(self) -> CopyRate:
         """The throttled copies out of the directory, and with the next one those into it."""
 
     @property
     def copies_in(self) -> CopyRate: ...
-=======
+
     def check_place(self) -> None:
         """Raises StorageError if the directory was removed or replaced since it was opened."""
 
     def renew(self, place: Place, state: State) -> bool:
         """Set a partition aside that cannot be loaded, and make an empty one; False if it was loaded meanwhile."""
->>>>>>> 134ce7f (A replica that cannot be loaded, or whose directory is missing, begins again from another one; damage concerns one replica)
 
 
 @dataclass

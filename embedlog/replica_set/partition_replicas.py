@@ -30,8 +30,9 @@ from embedlog.partition.replication.replica_log import Decision, Fenced, NotLead
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
-from embedlog.replica_set.leaders import CHECK_NS, UNSETTLED, Decisions, Leader, LeaderChanged, Leaders, MakeEvent
+from embedlog.replica_set.leaders import CHECK_NS, UNSETTLED, Leader, LeaderChanged, Leaders
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
+from embedlog.replica_set.partition_directories import Decisions, MakeEvent
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided

@@ -1,0 +1,168 @@
+"""This module uses the replicas of one partition in the open directories: those that answer, and the failures of the others.
+
+PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the process is raised
+PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from embedlog import _logging
+from embedlog._native import system
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.replica_set.open_directories import Damage, OpenDirectories, OpenDirectory
+from embedlog.replication.events import Event, Place, Refusal
+from embedlog.replication.records import NO_LEADER
+from embedlog.replication.records import Partition as Decided
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from embedlog.partition.partition import Partition
+    from embedlog.replication.state import State
+
+MakeEvent: TypeAlias = Callable[["State", int], Event]
+
+logger = logging.getLogger("embedlog")
+
+
+class Outcome(Protocol):
+    """The result of a decision."""
+
+    @property
+    def state(self) -> State: ...
+
+
+class Decisions(Protocol):
+    """The decision log of the set."""
+
+    def hint(self) -> State:
+        """The state by one reachable copy (QUORUM-7)."""
+
+    def settle(self, deadline_ns: int | None = None) -> State:
+        """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
+
+    def settled(self) -> State:
+        """The state at the last decision or settlement of this process: all of its records count, and later ones may exist."""
+
+    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Outcome | Refusal:
+        """Decide about events, each derived from the newest state. The reason is for the log."""
+
+
+class PartitionDirectories:
+    """The replicas of one partition, for this process. Threads: any."""
+
+    def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
+        self._directories, self._decisions, self._place, self.topic = directories, decisions, place, topic
+        self.number = place[1]
+        self.name = f"{topic}-{self.number}"
+        self.damaged: dict[int, Damage] = {}  # the nodes whose replica was found damaged here, until it is repaired
+
+    @property
+    def topic_id(self) -> UUID:
+        return self._place[0]
+
+    @property
+    def changes(self) -> int:
+        """A number that changes when a directory of the set fails or returns (OPENDIRECTORY-4)."""
+        return self._directories.changes
+
+    def version(self) -> int:
+        """A number that changes with each decision."""
+        return self._directories.version()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process changes nothing: it reads whatever replica it reaches."""
+        return self._directories.read_only
+
+    def lock_deadline(self, deadline_ns: int) -> int:
+        """The time until which one lock is waited for."""
+        return self._directories.lock_deadline(deadline_ns)
+
+    def deleted(self) -> bool:
+        """Whether the topic was deleted, as far as one copy of the decision log shows."""
+        return self._place not in self._decisions.hint().partitions
+
+    def usable(self, node: int) -> OpenDirectory | None:
+        """The directory of a node if this process uses its replica now, otherwise None."""
+        damage = self.damaged.get(node)
+        return None if damage is not None and damage.rests() else self._directories.get(node)
+
+    def is_open(self, node: int) -> bool:
+        """Whether the directory of a node is usable, although the replica in it may be damaged."""
+        return self._directories.get(node) is not None
+
+    def _partition(self, member: OpenDirectory) -> Partition:
+        if member.directory is None:
+            raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
+        return member.directory.replica(self._place[0], self.number, self._decisions.hint())
+
+    def _decided(self, state: State) -> Decided:
+        found = state.partitions.get(self._place)
+        if found is None:
+            raise self._unavailable(None, "the partition is not decided")
+        return found
+
+    def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
+        nodes = decided.replicas if decided is not None else ()
+        states = [f"{node}: {self._reason(node)}" for node in nodes]
+        text = f"no replica of {self.name} leads before the deadline"
+        if decided is not None and decided.foreign and decided.leader == NO_LEADER:
+            known = self._decisions.hint().nodes
+            named = ", ".join(f"{node} ({known[node].path if node in known else 'retired'})" for node in decided.foreign)
+            text += (
+                f": node {named} was put back to an earlier copy, or written without the set, and may lack acknowledged records."
+                " Bring back a directory that has them, then select a leader by elect(topic, partition, unclean=True, node=…)"
+            )
+        return LeaderNotAvailableError(f"{text}; {reason}" if reason else text, found="; ".join(states) or None)
+
+    def _reason(self, node: int) -> str:
+        member = next((each for each in self._directories if each.node == node), None)
+        if member is None:
+            return "not registered"
+        if self.usable(node) is None and self.is_open(node):
+            return "its replica is damaged"
+        return member.problem or ("usable" if member.directory is not None else "away")
+
+    # ---- failures --------------------------------------------------------------------------------
+
+    def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
+        """The node whose directory fails. Raises the error if it belongs to this process (PARTITIONDIRECTORY-1).
+
+        A lock for which the caller did not wait long enough shows nothing about its directory: it is raised at the deadline.
+        Damage without another replica in the ISR is raised too: no election could help.
+        """
+        if isinstance(problem, LockTimeoutError) and deadline_ns is not None and system.boot_ns() >= deadline_ns:
+            raise problem
+        node = self._directories.blame(problem, missing=not self.deleted())
+        if node is None:
+            raise problem
+        decided = self._decided(self._decisions.hint())
+        gone = self._directories.missing(node) if isinstance(problem, UnknownTopicOrPartitionError) else None
+        problem = gone or problem
+        if isinstance(problem, (CorruptRecordError, UnknownTopicOrPartitionError)):
+            if decided.isr == (node,) and not decided.elr:
+                raise problem
+            if node in decided.replicas:
+                self._note_damage(node, problem)
+        elif node in decided.replicas:  # else it was moved away from there
+            self._directories.fail(node, problem)
+            logger.warning("%s: node %d failed: %s", self.name, node, problem)
+        return node
+
+    def _note_damage(self, node: int, problem: EmbedlogError) -> None:
+        """Use another replica for a while: the rest of the directory stays in use (PARTITIONDIRECTORY-2)."""
+        self.damaged.setdefault(node, Damage()).found()
+        self._directories.note_damage()
+        what = f"{self.name}: the replica of node {node} is damaged"
+        _logging.report(logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem)
