@@ -11,6 +11,7 @@ INTERNALTOPIC-5  followers of a partition are notified after the append, by a fu
 INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
 INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after the release of the lock.
     A reader waits until what it has read is committed (REPLICA-22)
+INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again, from the newer view
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from embedlog.errors import (
     ClosedError,
     DurabilityError,
     EmbedlogError,
+    LeaderNotAvailableError,
     LockTimeoutError,
     OffsetOutOfRangeError,
     StorageError,
@@ -52,6 +54,7 @@ REFRESHES: Final = 8  # of a view while leaders change
 
 Record = replay.Record
 
+T = TypeVar("T")
 V = TypeVar("V", bound=View)
 
 
@@ -260,6 +263,16 @@ class InternalTopic(Generic[V]):
             _flush_late(mirror.partition, decision.end, deadline_ns)
         if refused is not None:
             raise refused
+
+
+def repeated(attempt: Callable[[], T], deadline_ns: int) -> T:
+    """The result of a decision, which is made again after its leader changed (INTERNALTOPIC-8). Raises its other errors."""
+    while True:
+        try:
+            return attempt()
+        except LeaderNotAvailableError:
+            if system.boot_ns() >= deadline_ns:
+                raise
 
 
 # ---- catching up ---------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition
+from embedlog.replica_set.open_directories import is_of_storage
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
 
@@ -182,6 +184,8 @@ class ReplicatedPartition(LedPartition):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed; nothing was written") from changed
             except TooFew:
                 raise self._replicas.too_few(leader) from None
+            except EmbedlogError as problem:
+                self._check_own(problem, leader)
             finally:
                 self._held.leader = None
             end = held.state.read_page().log_end
@@ -192,6 +196,14 @@ class ReplicatedPartition(LedPartition):
             if not committed_in(self._led(until), leader.epoch, end - 1):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
             self._commit(end, until)
+
+    def _check_own(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
+        """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError: another replica leads then."""
+        own = problem.path is not None and Path(problem.path).is_relative_to(leader.partition.path)
+        if not own or not is_of_storage(problem):
+            raise problem
+        self._failed(problem, self.deadline())
+        raise LeaderNotAvailableError(f"the leader of {self._replicas.name} failed before a commit") from problem
 
     def confirm(self, end: int) -> None:
         """Commit the records below `end`, so that they can be acted on (REPLICA-22)."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
-from tests.support.replica_moves import opened, values
+from tests.support.replica_moves import failing, opened, partition_of, values
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of
 
@@ -54,3 +55,58 @@ def test_a_registration_is_committed_before_the_first_data(
         assert appended
         assert all(high_watermark == log_end for high_watermark, log_end in appended), appended
         assert len(values(log)) == 6
+
+
+INTERNAL = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+
+
+def leader_of(log: embedlog.Log, topic: str) -> int:
+    return partition_of(log, embedlog.TopicPartition(topic, 0)).leader
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_decisions_of_a_group_continue_at_the_next_leader(tmp_path: Path, nth: int) -> None:
+    """The directory of the leader fails in an append of a join and of a commit."""
+    with opened(tmp_path, **INTERNAL) as log:
+        log.create_topic("t", replication_factor=3)
+        with log.producer() as producer:
+            producer.send("t", b"v").result(20)
+        with log.consumer("t", group_id="other", auto_offset_reset="earliest") as consumer:
+            assert len(consumer.poll(20)) == 1
+        failed = set()
+        with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+            for step in (lambda: consumer.poll(20), consumer.commit):
+                failed.add(node := leader_of(log, "__consumer_offsets"))
+                with failing(("pwrite",), nth=nth, name=f"/d{node}/__consumer_offsets") as struck:
+                    step()
+                if nth == 1:
+                    assert struck.count == 1
+                    assert leader_of(log, "__consumer_offsets") != node
+                for _ in range(3):
+                    log.housekeep()
+        assert log.group_offsets("g")[embedlog.TopicPartition("t", 0)].offset == 1
+        assert failed
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("begun", [False, True])
+def test_decisions_of_a_transaction_continue_at_the_next_leader(tmp_path: Path, nth: int, begun: bool) -> None:
+    with opened(tmp_path, **INTERNAL) as log:
+        log.create_topic("t", replication_factor=3)
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            if begun:
+                producer.send("t", b"v").result(20)
+            node = leader_of(log, "__transaction_state")
+            with failing(("pwrite",), nth=nth, name=f"/d{node}/__transaction_state"):
+                if not begun:
+                    producer.send("t", b"v").result(20)
+                producer.commit_transaction()
+            producer.begin_transaction()
+            producer.send("t", b"w").result(20)
+            producer.commit_transaction()
+        with log.consumer(
+            "t", isolation_level="read_committed", auto_offset_reset="earliest", consumer_timeout_ms=300
+        ) as consumer:
+            assert [record.value for record in consumer] == [b"v", b"w"]

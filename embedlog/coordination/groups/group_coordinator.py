@@ -27,7 +27,7 @@ from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import Offsets
 from embedlog.coordination.host import Host
-from embedlog.coordination.internal_topic import Record
+from embedlog.coordination.internal_topic import Record, repeated
 from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
 from embedlog.group import Group, Limits, Refusal, State
 from embedlog.types import TopicPartition
@@ -78,8 +78,12 @@ class Groups(Offsets):
         RecordTooLargeError; InconsistentGroupProtocolError for a group of Kafka's newer protocol.
         """
         self.host.check_writable()
+        until = self.deadline(deadline_ns)
+        return repeated(lambda: self._decide(group_id, event, until), until)
+
+    def _decide(self, group_id: str, event: Event, deadline_ns: int) -> Group | None:
         number = self.topic.partition_of(checked_group_id(group_id))
-        with self.topic.deciding(number, self.deadline(deadline_ns)) as decision:
+        with self.topic.deciding(number, deadline_ns) as decision:
             old = decision.view.group(group_id)
             new = event(old)
             if isinstance(new, Refusal):
@@ -137,8 +141,12 @@ class Groups(Offsets):
         """Delete a group and its offsets. Raises GroupNotEmptyError, GroupNotFoundError, and as `decide`."""
         self.host.check_writable()
         checked_group_id(group_id)
+        until = self.deadline(deadline_ns)
+        repeated(lambda: self._delete(group_id, until), until)
+
+    def _delete(self, group_id: str, deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
-        with self.topic.deciding(number, self.deadline(deadline_ns)) as decision:
+        with self.topic.deciding(number, deadline_ns) as decision:
             view, old = decision.view, decision.view.group(group_id)
             self._refuse_modern(view, group_id)
             places = {*view.partitions(group_id), *view.pending(group_id)}
@@ -155,9 +163,12 @@ class Groups(Offsets):
         """
         self.host.check_writable()
         checked_group_id(group_id)
-        wanted = {TopicPartition(*place) for place in partitions}
+        wanted, until = {TopicPartition(*place) for place in partitions}, self.deadline(deadline_ns)
+        repeated(lambda: self._delete_offsets(group_id, wanted, until), until)
+
+    def _delete_offsets(self, group_id: str, wanted: set[TopicPartition], deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
-        with self.topic.deciding(number, self.deadline(deadline_ns)) as decision:
+        with self.topic.deciding(number, deadline_ns) as decision:
             view, old = decision.view, decision.view.group(group_id)
             self._refuse_modern(view, group_id)
             places = {*view.partitions(group_id), *view.pending(group_id)}

@@ -31,7 +31,7 @@ from embedlog.coordination.groups.commit_checks import (
 )
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
-from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
+from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition, repeated
 from embedlog.coordination.transactions.transaction_checks import asks_for_durability, sync_data
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
@@ -120,7 +120,8 @@ class Offsets:
         records = commit_records(group_id, wanted)
         until, number = self.deadline(deadline_ns), self.topic.partition_of(group_id)
         self.check_size(number, records)
-        while (partition := self._append(number, records, wanted, partial(self.admit, group_id, admission), until)) is None:
+        admit = partial(self.admit, group_id, admission)
+        while (partition := repeated(lambda: self._append(number, records, wanted, admit, until), until)) is None:
             self.check_topics(wanted)
         if asks_for_durability(partition):
             sync_data(partition, until)
@@ -295,6 +296,9 @@ class TransactionalCommit:
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
         """Append the commit; False if it must be checked again. Raises as `check`, FencedError, LockTimeoutError."""
+        return repeated(lambda: self._append(stamp, deadline_ns), deadline_ns)
+
+    def _append(self, stamp: Stamp, deadline_ns: int) -> bool:
         with self._offsets.topic.deciding(self.number, deadline_ns) as decision:
             self._admit(decision.view)
             if not self._offsets.are_there_locked(self._wanted):

@@ -25,7 +25,7 @@ from embedlog import _logging
 from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog.config.options import LONG_MAX
-from embedlog.coordination.internal_topic import InternalTopic
+from embedlog.coordination.internal_topic import InternalTopic, repeated
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
 from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, sync_data, to_be_durable
@@ -101,6 +101,9 @@ class Transactions:
 
         Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that must be finished first.
         """
+        return repeated(lambda: self._decide(name, event, deadline_ns), deadline_ns)
+
+    def _decide(self, name: str, event: Event, deadline_ns: int) -> Transaction | None:
         with self.topic.deciding(self.topic.partition_of(name), deadline_ns) as decision:
             old = decision.view.get(name)
             new = event(old)
