@@ -152,6 +152,7 @@ class LogDirectory:
             seen=directory.seen,
             recovery_points=CheckpointedOffsets(self.path / file_names.RECOVERY_POINTS),
             log_starts=CheckpointedOffsets(self.path / file_names.LOG_STARTS),
+            high_watermarks=CheckpointedOffsets(self.path / file_names.HIGH_WATERMARKS),
             cleaned=CheckpointedOffsets(self.path / file_names.CLEANER),
             check_open=self.check_open,
             handles=Handles(shares.handles, fresh=self.config.shared == "locks"),

@@ -243,6 +243,7 @@ class Context:
     seen: object = None  # for a reader: changes when a process opens or leaves the directory
     recovery_points: CheckpointedOffsets | None = None
     log_starts: CheckpointedOffsets | None = None
+    high_watermarks: CheckpointedOffsets | None = None
     cleaned: CheckpointedOffsets | None = None  # the end of the compacted part of each partition
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))

@@ -22,6 +22,7 @@ from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget, check_sizes
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.partition.segment_info import holds_data
@@ -176,7 +177,9 @@ class Partition:
 
     def checkpoint(self, *, closing: bool) -> Checkpoint:
         """The offsets that belong in the checkpoints of the directory."""
-        return Checkpoint.of(self._state.published(), self._state.durable_offset, closing=closing)
+        now = self._state.published()
+        now = now._replace(high_watermark=known_high_watermark(self._state, now))
+        return Checkpoint.of(now, self._state.durable_offset, closing=closing)
 
     # ---- the append lock -------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from embedlog.config.topic import TopicConfig
 from embedlog.errors import OffsetOutOfRangeError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
+from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.roll import roll
 from embedlog.partition.segment_info import newest_header
 from embedlog.partition.state import PartitionState
@@ -63,11 +64,11 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
     config = lock.state.config
     by_policy = "delete" in config.cleanup_policy
     excess = sum(info.size for info in infos) - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
-    wall_ms = system.wall_ms()
+    wall_ms, high_watermark = system.wall_ms(), known_high_watermark(lock.state, now)
     deletable: list[SegmentInfo] = []
     for info in infos:
         active = info.base == now.segment_base
-        if info.next_offset > now.high_watermark or (active and now.segment_size == 0):
+        if info.next_offset > high_watermark or (active and now.segment_size == 0):
             break
         below_start = not active and info.next_offset <= now.log_start
         too_much = excess >= 0 and excess - info.size >= 0

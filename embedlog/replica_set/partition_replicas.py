@@ -105,6 +105,18 @@ class PartitionReplicas(Leaders):
             limits.append(RateLimit(target.directory.copies_in, into))
         return Throttle(limits)
 
+    def present_leader(self) -> Leader | None:
+        """The decided leader if its page shows that it leads; nothing is installed or elected for that."""
+        decided = self._decisions.hint().partitions.get(self._place)
+        partition = None if decided is None else self.reached(decided.leader)
+        if decided is None or partition is None:
+            return None
+        with suppress(EmbedlogError):
+            now, replica = partition.replica.published()
+            if replica.role == replication.ROLE_LEADER and now.epoch == decided.leader_epoch:
+                return Leader(decided.leader, partition, now.epoch)
+        return None
+
     # ---- the commit ------------------------------------------------------------------------------
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:

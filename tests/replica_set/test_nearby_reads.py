@@ -167,6 +167,17 @@ def test_the_position_never_goes_back_to_a_lower_epoch(tmp_path: Path) -> None:
         assert near._near(0) is None
 
 
+def test_a_follower_that_is_not_in_the_epoch_of_the_decision_is_not_read(tmp_path: Path, reads: Reads) -> None:
+    with a_log(tmp_path, b"0", b"1") as log:
+        log.housekeep()
+        near = log._engine.near(log._engine.partition("t", 0), "b")
+        with replica(log, 2).replica.exclusive() as held:
+            held.publish(held.now._replace(epoch=-1), held.replica)
+        assert near.fetch(0).next_offset == 2
+        assert near.bounds().epoch == 0
+        assert reads.taken() == ["d1"]
+
+
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_a_waiting_consumer_is_woken_by_records_at_its_follower(tmp_path: Path, reads: Reads, isolation: str) -> None:
     with a_log(tmp_path, b"0") as log, reader(log, "b", isolation_level=isolation, consumer_timeout_ms=20_000) as consumer:

@@ -153,7 +153,9 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row("a new target replaces the present one", f"{MOVES}::test_a_new_target_replaces_the_present_one"),
         Row("INVALID_REPLICA_ASSIGNMENT", f"{MOVES}::test_an_impossible_target_is_refused"),
         Row("another replication factor", "replica_set/test_assignments::test_a_reassignment_changes_the_number_of_replicas"),
-        Row("throttle", "replica_set/test_assignments::test_a_throttle_limits_the_copies_of_a_reassignment"),
+        Row("throttle", "replica_set/test_throttles::test_the_throttle_of_a_reassignment_is_one_rate_for_all_processes "
+            "replica_set/test_throttles::test_the_throttles_of_a_topic_limit_the_named_replicas "
+            "replica_set/test_throttles::test_members_of_the_isr_are_not_throttled"),
         Row("a move inside of one node; `-future`", "", "moves between the log directories of one broker"),
         Row("`-delete`", "replica_set/test_assignments::test_a_partition_without_copies_moves_to_another_directory"),
         Row("`-stray`", "replica_set/test_deleted_topics::test_a_directory_that_was_away_loses_a_deleted_topic",

@@ -26,6 +26,7 @@ from embedlog.partition.compaction import swap
 from embedlog.partition.compaction.rules import Bounds, Transactions, bounds, groups
 from embedlog.partition.reader import Reader
 from embedlog.partition.recovery import leftovers, producer_history
+from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.segment_info import built_info
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names, files, interval_digests
@@ -57,7 +58,7 @@ class Cleaner:
             self.lock.segments.all(now)[:-1],
             known=known,
             log_start=now.log_start,
-            stable=_decided_end(now),
+            stable=_decided_end(known_high_watermark(state, now), now),
             now_ms=now_ms,
             min_lag_ms=config.min_compaction_lag_ms,
             max_lag_ms=config.max_compaction_lag_ms,
@@ -86,9 +87,9 @@ class Cleaner:
         return end
 
 
-def _decided_end(now: Published) -> int:
+def _decided_end(high_watermark: int, now: Published) -> int:
     """The offset below which every transaction is committed or aborted."""
-    return now.high_watermark if now.first_unstable < 0 else min(now.high_watermark, now.first_unstable)
+    return high_watermark if now.first_unstable < 0 else min(high_watermark, now.first_unstable)
 
 
 class _Pass:

@@ -28,6 +28,7 @@ from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
 from embedlog.partition.replication.followers import Followers
+from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.locked_replica import LockedReplica
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.sync import Syncer
@@ -108,7 +109,7 @@ class ReplicaLog:
                 return False
             if replica.role == ROLE_FOLLOWER and decision.epoch == now.epoch:
                 return False  # another directory leads in this epoch
-            now = self._with_high_watermark(now, replica)
+            now = self._with_high_watermark(now)
             start = replica.epoch_start
             if replica.role == ROLE_NONE or decision.epoch != now.epoch:
                 start = self._begin_epoch(held, decision.epoch)
@@ -134,14 +135,9 @@ class ReplicaLog:
         system.point("lead-epoch")
         return held.now.log_end
 
-    def _with_high_watermark(self, now: Published, replica: Replica) -> Published:
+    def _with_high_watermark(self, now: Published) -> Published:
         """REPLICALOG-5."""
-        if replica.role != ROLE_NONE:
-            return now
-        state = self._state
-        noted = checkpoints.read_offsets(state.context.root / file_names.HIGH_WATERMARKS)
-        high_watermark = min(noted.get((state.topic, state.number), 0), now.log_end)
-        return now._replace(high_watermark=max(high_watermark, now.log_start))
+        return now._replace(high_watermark=known_high_watermark(self._state, now))
 
     def follow(
         self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None, *, limit: int | None = None
@@ -177,7 +173,7 @@ class ReplicaLog:
             return now.log_end
         if now.log_end != seen_end or held.epochs().entries != seen.entries:
             return -1
-        now = self._with_high_watermark(now, replica)
+        now = self._with_high_watermark(now)
         now = now._replace(purged_to=min(now.purged_to, max(end, now.log_start)))  # REPLICALOG-6
         if now != held.now:
             held.publish(now, replica)

@@ -14,7 +14,6 @@ NEARBY-5  a wait watches the page of the replica that was asked last. If that on
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import replication, system
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from embedlog.partition.api import Fetched
     from embedlog.partition.log_context import Bounds
     from embedlog.partition.partition import Partition
-    from embedlog.replica_set.leaders import Leader
     from embedlog.replica_set.partition_replicas import PartitionReplicas
 
 LEARN_NS: Final = 20_000_000  # to wait for the lock of a follower: without it the reader waits for the next copy
@@ -149,7 +147,7 @@ class NearbyPartition(ReplicatedPartition):
 
     def _advanced(self, near: Partition) -> Bounds:
         """The offsets of a follower, after it got the leader's high watermark (NEARBY-4)."""
-        found, leader = near.bounds(), self._known_leader()
+        found, leader = near.bounds(), self._replicas.present_leader()
         theirs = None if leader is None else leader.partition.bounds()
         if leader is not None and theirs is not None and self._lacks_mark(found, theirs):
             try:
@@ -164,12 +162,6 @@ class NearbyPartition(ReplicatedPartition):
     def _lacks_mark(self, own: Bounds, theirs: Bounds) -> bool:
         lower = own.high_watermark < min(theirs.high_watermark, own.log_end)
         return lower and not self._replicas.read_only and system.boot_ns() >= self._learn_ns
-
-    def _known_leader(self) -> Leader | None:
-        """The leader, if it is reached now: without one the follower is read on."""
-        with suppress(EmbedlogError):
-            return self._led(system.boot_ns())
-        return None
 
     # ---- waits -----------------------------------------------------------------------------------
 

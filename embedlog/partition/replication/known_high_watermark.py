@@ -1,0 +1,28 @@
+"""This module finds the high watermark of a replica for retention and compaction, which must not pass it (REPLICA-20).
+
+KNOWNHIGH-1  a page without a role was made from files, and shows their end. Until a decision gives it a role, the high watermark
+    is that of the checkpoint: records after it may be cut
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from embedlog._native import replication
+from embedlog._native.replication import ROLE_NONE
+
+if TYPE_CHECKING:
+    from embedlog._native.system import Published
+    from embedlog.partition.state import PartitionState
+
+
+def known_high_watermark(state: PartitionState, now: Published) -> int:
+    """The offset below which records are known to be committed: that of the page, if the directory belongs to no set."""
+    if not state.context.in_set:
+        return now.high_watermark
+    found = replication.read(state.page)
+    if found is not None and found[1].role != ROLE_NONE:
+        return now.high_watermark
+    noted = state.context.high_watermarks
+    known = 0 if noted is None else noted.of(state.topic, state.number)
+    return max(now.log_start, min(known, now.log_end))
