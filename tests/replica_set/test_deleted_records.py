@@ -156,6 +156,23 @@ def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch:
         assert values(follower) == values(leader.partition) == {b"b": b"1"}
 
 
+def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunk reaches over the compacted part: the log end of the follower would show nothing after it."""
+    with a_compacted_set(tmp_path) as process:
+        leader, follower, read = process.replicas.leader(far()), partition(process, 3), copying._read
+        end, cleaned = leader.partition.published().log_end, list[int]()
+
+        def compacted_before(*arguments: Any) -> Any:
+            if not cleaned:
+                cleaned.append(1)
+                clean(leader.partition)
+            return read(*arguments)
+
+        monkeypatch.setattr(copying, "_read", compacted_before)
+        assert copy(leader, follower, end, far()) == end
+        assert values(follower) == {b"b": b"1"}
+
+
 def test_the_copy_of_another_leader_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was copied from one leader is not continued by the records of another one that is compacted further."""
     with a_compacted_set(tmp_path) as process:

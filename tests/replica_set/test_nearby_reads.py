@@ -191,19 +191,24 @@ def test_a_waiting_consumer_is_woken_by_records_at_its_follower(tmp_path: Path, 
         assert reads.taken() == ["d2"]
 
 
-def test_a_reader_that_changes_nothing_is_woken_when_the_mark_of_the_follower_moves(tmp_path: Path, reads: Reads) -> None:
+def test_a_reader_that_changes_nothing_is_woken_when_the_mark_of_the_follower_moves(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with a_log(tmp_path, b"0", b"1") as log:
         log.housekeep()  # brings the high watermark to the followers
         with embedlog.open(paths(tmp_path), read_only=True, config=NEARBY) as other, reader(other, "b") as consumer:
             assert offsets(consumer) == [0, 1]
             send(log, b"2")
             assert offsets(consumer) == [], "the follower does not know yet that it is committed"
-            found: list[int] = []
+            found, waits, wait = list[int](), list[int](), other._engine.wait
+            monkeypatch.setattr(other._engine, "wait", lambda *args: waits.append(1) or wait(*args))
             thread = threading.Thread(target=lambda: found.extend(record.offset for record in consumer.poll(20.0)))
             thread.start()
+            until(lambda: bool(waits), "the reader to wait")
             log.housekeep()
             thread.join(20)
             assert found == [2]
+            assert len(waits) < 5, "it sleeps: the leader's page does not wake it"
             assert reads.taken() == ["d2"]
 
 
