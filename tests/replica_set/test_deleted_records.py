@@ -51,24 +51,32 @@ def put(process: Process, key: bytes, value: bytes | None, count: int = 1, *, al
         process.partition.append(keyed(key, value), all_in_sync=all_in_sync)
 
 
-def values(found: Partition) -> dict[bytes, bytes]:
-    """The last values by key, of everything in a replica."""
-    latest: dict[bytes, bytes | None] = {}
-    offset = found.published().log_start
+def records(found: Partition) -> list[tuple[bytes, bytes | None]]:
+    """Keys and values of everything in a replica."""
+    every, offset = list[tuple[bytes, bytes | None]](), found.published().log_start
     while len((fetched := found.replica.read(offset, 1 << 22)).batches):
         for columns in record_batch.decode_parts(fetched.data, fetched.batches, columns={"key", "value"}):
             assert columns.keys is not None
             assert columns.values is not None
-            latest |= {key or b"": value for key, value in zip(columns.keys, columns.values, strict=True)}
+            every += [(key or b"", value) for key, value in zip(columns.keys, columns.values, strict=True)]
         offset = fetched.next_offset
-    return {key: value for key, value in latest.items() if value is not None and key != b"fill"}
+    return every
 
 
-def clean(found: Partition) -> None:
-    """Two passes: the second one has removed the tombstones of the first one, whatever their horizon."""
+def values(found: Partition) -> dict[bytes, bytes]:
+    """The last values by key."""
+    return {key: value for key, value in dict(records(found)).items() if value is not None and key in (b"a", b"b", b"c")}
+
+
+def clean(process: Process, found: Partition) -> None:
+    """Compact until the tombstone of `a` is removed: the first pass that meets it keeps it."""
     known = -1
     for _ in range(2):
         known = max(known, found.compact(known, MEMORY, system.wall_ms() + 1000))
+        put(process, b"fill", b"x" * 400, 6, all_in_sync=False)
+        process.replicas.commit(process.replicas.leader(far()), found.published().log_end, far())
+    found.compact(known, MEMORY, system.wall_ms() + 10_000)
+    assert (b"a", None) not in records(found)
 
 
 @contextlib.contextmanager
@@ -81,7 +89,8 @@ def a_compacted_set(root: Path) -> Iterator[Process]:
         put(process, b"b", b"1")
         process.disks[3].broken = True
         put(process, b"a", None)
-        put(process, b"fill", b"x" * 400, 12)
+        for number in range(30):
+            put(process, b"%d" % number, b"x" * 400)
         process.disks[3].broken = False
         process.forgive()
         yield process
@@ -89,7 +98,7 @@ def a_compacted_set(root: Path) -> Iterator[Process]:
 
 def test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone(tmp_path: Path) -> None:
     with a_compacted_set(tmp_path) as process:
-        clean(partition(process, 1))
+        clean(process, partition(process, 1))
         assert values(partition(process, 1)) == {b"b": b"1"}
         assert values(partition(process, 3)) == {b"a": b"1", b"b": b"1"}
         assert process.replicas.join(process.replicas.leader(far()), 3, far())
@@ -102,7 +111,7 @@ def test_a_follower_above_the_compacted_part_is_not_copied_again(tmp_path: Path)
         leader = process.replicas.leader(far())
         copy(leader, partition(process, 3), partition(process, 1).published().log_end, far())
         before = partition(process, 3).published()
-        clean(partition(process, 1))
+        partition(process, 1).compact(-1, MEMORY, system.wall_ms() + 1000)
         put(process, b"c", b"1")
         assert process.replicas.join(leader, 3, far())
         after = partition(process, 3).published()
@@ -114,7 +123,7 @@ def test_a_copy_that_began_again_is_continued(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
     monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
     with a_compacted_set(tmp_path) as process:
-        clean(partition(process, 1))
+        clean(process, partition(process, 1))
         leader, follower, ends = process.replicas.leader(far()), partition(process, 3), list[int]()
         while not ends or ends[-1] < leader.partition.published().log_end:
             ends.append(copy(leader, follower, (ends or [0])[-1] + 1, far()))  # each step may be made by another process
@@ -146,11 +155,11 @@ def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch:
         def taken(fetched: Any, *rest: Any) -> int:
             if follower.published().log_end >= 2 and not cleaned:
                 cleaned.append(follower.published().log_end)
-                clean(leader.partition)
+                clean(process, leader.partition)
             return take(fetched, *rest)
 
         monkeypatch.setattr(follower.replica, "take", taken)
-        assert copy(leader, follower, end, far()) == end
+        assert copy(leader, follower, end, far()) >= end
         assert cleaned
         assert cleaned[0] < 6
         assert values(follower) == values(leader.partition) == {b"b": b"1"}
@@ -165,27 +174,27 @@ def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(tmp_path: Path, m
         def compacted_before(*arguments: Any) -> Any:
             if not cleaned:
                 cleaned.append(1)
-                clean(leader.partition)
+                clean(process, leader.partition)
             return read(*arguments)
 
         monkeypatch.setattr(copying, "_read", compacted_before)
-        assert copy(leader, follower, end, far()) == end
+        assert copy(leader, follower, end, far()) >= end
         assert values(follower) == {b"b": b"1"}
 
 
 def test_the_copy_of_another_leader_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was copied from one leader is not continued by the records of another one that is compacted further."""
     with a_compacted_set(tmp_path) as process:
-        clean(partition(process, 1))
+        clean(process, partition(process, 1))
         leader, follower = process.replicas.leader(far()), partition(process, 3)
         before = follower.published().log_end
-        monkeypatch.setattr(copying, "CHUNK_BYTES", 600)
-        monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 600)
+        monkeypatch.setattr(copying, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(copying, "LARGE_CHUNK_BYTES", 1)
         assert copy(leader, follower, before + 1, far()) < follower.published().purged_to
         process.disks[1].broken = True
         second = process.replicas.leader(far())
         assert second.node == 2
-        clean(second.partition)
+        clean(process, second.partition)
         before = follower.published().generation
         assert process.replicas.join(second, 3, far())
         assert follower.published().generation > before
@@ -194,7 +203,7 @@ def test_the_copy_of_another_leader_begins_again(tmp_path: Path, monkeypatch: py
 
 def test_an_interrupted_begin_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_compacted_set(tmp_path) as process:
-        clean(partition(process, 1))
+        clean(process, partition(process, 1))
         leader, point = process.replicas.leader(far()), system.point
 
         def stopped(name: str) -> None:
@@ -211,7 +220,7 @@ def test_an_interrupted_begin_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_page_that_is_made_again_has_no_lower_purged_to(tmp_path: Path) -> None:
     with a_compacted_set(tmp_path) as process:
-        clean(partition(process, 1))
+        clean(process, partition(process, 1))
         before = partition(process, 1).published().purged_to
         assert before > 2
     for name in (file_names.PAGE, file_names.DIRTY):
@@ -229,7 +238,7 @@ def test_a_page_that_is_made_again_has_no_lower_purged_to(tmp_path: Path) -> Non
         with found.replica.exclusive() as held:  # as an estimate of a load
             held.publish(held.now._replace(purged_to=held.now.segment_base), held.replica)
         estimated = found.published().purged_to
-        clean(found)
+        found.compact(-1, MEMORY, system.wall_ms() + 1000)
         assert found.published().purged_to > estimated, "each pass is seen, also below an estimate"
 
 
