@@ -80,7 +80,7 @@ def clean(process: Process, found: Partition) -> None:
 
 
 @contextlib.contextmanager
-def a_compacted_set(root: Path) -> Iterator[Process]:
+def a_compacted_set(root: Path, keys: int = 30) -> Iterator[Process]:
     """Nodes 1 to 3; node 3 has the value of a key, and left the ISR before its tombstone, which node 1 has compacted."""
     with a_set(root) as (_, [process]):
         for disk in process.disks.values():
@@ -90,7 +90,7 @@ def a_compacted_set(root: Path) -> Iterator[Process]:
         process.disks[3].broken = True
         put(process, b"a", None)
         for number in range(30):
-            put(process, b"%d" % number, b"x" * 400)
+            put(process, b"%d" % (number % keys), b"x" * 400)
         process.disks[3].broken = False
         process.forgive()
         yield process
@@ -167,7 +167,7 @@ def test_a_compaction_during_a_copy_begins_it_again(tmp_path: Path, monkeypatch:
 
 def test_a_chunk_that_was_read_after_a_compaction_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunk reaches over the compacted part: the log end of the follower would show nothing after it."""
-    with a_compacted_set(tmp_path) as process:
+    with a_compacted_set(tmp_path, keys=1) as process:
         leader, follower, read = process.replicas.leader(far()), partition(process, 3), copying._read
         end, cleaned = leader.partition.published().log_end, list[int]()
 
