@@ -40,7 +40,7 @@ from embedlog.storage.identity import ensure_meta, mark_owner, note_visit, read_
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
 # Words of the directory's control page.
-MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT, IN_SET, REGISTERED = 0, 1, 2, 3, 12, 15, 16, 17
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT, IN_SET, REGISTERED = 0, 1, 2, 3, 12, 15, 16, 19
 
 
 class Directory:

@@ -75,7 +75,7 @@ enum el_word {
     EL_WORD_CUT_BASE = 16,           /* the segment in which it is cut */
     EL_WORD_CUT_OFFSET = 17,         /* batches that end above this offset are cut */
     EL_WORD_CUTS = 18,               /* number of cuts, stored before the publication: after a cut a name may lead to another file */
-    EL_WORDS = 19
+    EL_WORDS = 20                    /* of a directory: `coordination.directory` and others name them */
 };
 
 enum el_cut { EL_CUT_LOST = 1 /* by a failed sync */, EL_CUT_END = 2, EL_CUT_ALL = 3 /* the log begins again at the offset */ };
