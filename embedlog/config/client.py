@@ -63,7 +63,7 @@ class ProducerConfig(Options):
         r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
             "a producer compares its topics with the file of topics at each append",
         r"partitioner\.class": "`partitioner` is a callable or a class",
-        r"client\.rack|partitioner\.rack\.aware": "all partitions are in one directory",
+        r"client\.rack|partitioner\.rack\.aware": "the process writes every replica itself, so none is nearer",
         r"buffer\.memory\.allocation\.strategy": "memory is always allocated as records arrive (in Kafka: incremental)",
         r"transaction\.two\.phase\.commit\.enable": "a transaction that is open for longer than its timeout is aborted",
         r"producer\.type": "send() does not wait for the append; result() of its future does",

@@ -60,8 +60,9 @@ def present(found: Found, expected: Member | None = None) -> Membership:
     if found.problem is not None:
         raise found.problem
     if found.membership is None:
-        what = "there is no directory" if found.meta is None else "the file of the members is missing"
-        raise StorageError(f"{what} of the set: its disk may be absent", errno=errno.ENOENT, path=found.path)
+        if found.meta is None:
+            raise StorageError("there is no directory of the set: its disk may be absent", errno=errno.ENOENT, path=found.path)
+        raise StorageError("the directory does not belong to the set", errno=errno.ENOENT, path=found.path)
     own = found.membership.own
     if expected is not None and (own.node, own.directory_id) != (expected.node, expected.directory_id):
         raise ReplicaSetError(

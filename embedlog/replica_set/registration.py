@@ -12,6 +12,8 @@ REGISTRATION-5  a directory that was closed in order has the registered broker e
 REGISTRATION-6  only the first process in a directory raises its broker epoch. Before its decision, the control page shows that
     the outcome is not known; after the file of members has it, that it is. A process that is killed between them leaves the
     first value
+REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
+    turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
 from embedlog.replica_set.membership import Member, Membership
-from embedlog.replica_set.set_up import open_locks, renew
+from embedlog.replica_set.set_up import is_used, open_locks, renew
 from embedlog.replication.events import Add, Event, Found, HeldTopic, Identity, Observed, Place, Register
 from embedlog.replication.state import State
 from embedlog.storage.identity import id_bytes, id_text
@@ -121,6 +123,7 @@ def register(
     for each in entered:
         each.outcome(False)
     steps = [_step(each, entered, observe, held, found) for each in sorted(entered, key=lambda each: each.membership.node)]
+    steps[:1] = [_without_copies(each, entered) for each in steps[:1]]
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
@@ -130,6 +133,39 @@ def register(
         if note(each.path, state, deadline_ns=deadline_ns, mode=mode):
             each.outcome(True)
     return state
+
+
+def _without_copies(step: MakeEvent, entered: Sequence[Entered]) -> MakeEvent:
+    """The first step of a registration. Raises ReplicaSetError for a copy of a directory that is in use (REGISTRATION-7)."""
+
+    def make_event(state: State, offset: int) -> Event:
+        present = [each.membership.node for each in entered if _is_in_place(each, state)]
+        for each in entered if present else ():
+            if each.membership.node not in present and _is_copy(each, state):
+                text = f"a process uses another copy of the directory as node {each.membership.node} of the set"
+                raise ReplicaSetError(text, paths=[str(each.path), state.nodes[each.membership.node].path])
+        return step(state, offset)
+
+    return make_event
+
+
+def _is_in_place(each: Entered, state: State) -> bool:
+    registered = state.nodes.get(each.membership.node)
+    return registered is not None and registered.path == str(each.path)
+
+
+def _is_copy(each: Entered, state: State) -> bool:
+    """Whether another directory is in use as the registered one."""
+    registered = state.nodes.get(each.membership.node)
+    if registered is None:
+        return False
+    path = Path(registered.path)
+    try:
+        found = members.read(path)
+        same = found is not None and found.registration_id == registered.incarnation
+        return same and not path.samefile(each.path) and is_used(path)
+    except (EmbedlogError, OSError):  # it cannot be used
+        return False
 
 
 def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> bool:

@@ -306,3 +306,37 @@ def test_a_registration_can_be_killed_before_every_system_call(
             assert nth > 3
             return
     raise AssertionError("the process is always killed")
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_a_copy_of_a_directory_in_use_is_refused(tmp_path: Path, first: str) -> None:
+    """Each process names one of the two: else they would register them in turn, and no leader would stay (QUORUM-1)."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+    shutil.copytree(tmp_path / "d1", tmp_path / "copy")
+    lists = {"original": ["d1", "d2", "d3"], "copy": ["copy", "d2", "d3"]}
+    second = "copy" if first == "original" else "original"
+    with embedlog.open([tmp_path / name for name in lists[first]], housekeeping=False) as log:
+        with pytest.raises(embedlog.ReplicaSetError, match="another copy") as refused:
+            embedlog.open([tmp_path / name for name in lists[second]], housekeeping=False)
+        assert {Path(path).name for path in refused.value.paths} == {"copy", "d1"}
+        with log.producer() as producer:
+            producer.send("t", b"value").result(20)
+        before = log.replicas().decisions
+        log.housekeep()
+        assert log.replicas().decisions == before
+
+
+def test_a_copy_of_the_whole_set_is_used_beside_it(tmp_path: Path) -> None:
+    for name in ("set", "backup"):
+        (tmp_path / name).mkdir()
+    with opened(tmp_path / "set") as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        send(log, b"first")
+        for node in NODES:
+            shutil.copytree(tmp_path / "set" / f"d{node}", tmp_path / "backup" / f"d{node}")
+        with opened(tmp_path / "backup") as other:
+            send(other, b"in the copy")
+            send(log, b"in the set")
+            assert [record.value for record in log.scan("t").records()] == [b"first", b"in the set"]
+            assert [record.value for record in other.scan("t").records()] == [b"first", b"in the copy"]
