@@ -132,7 +132,7 @@ class TopicConfig(Options):
         1, "With `acks=all`, an append is refused if fewer directories are in sync (`NotEnoughReplicasError`). `acks=1` and"
         " `acks=0` are accepted. A log of one directory refuses all with 2 or more, and accepts appends of the log itself.",
         unit="directories", low=1, high=INT_MAX,
-        differs="A log of one directory refuses at once, since no second one can appear. Kafka repeats the attempt, as a set does.",
+        differs="Kafka, as a set, repeats the attempt. One directory refuses at once, because no second one can appear.",
     )
     unclean_leader_election_enable: bool = option(
         False, "In a set, a replica outside the ISR leads after no eligible one has answered for 9 s: acknowledged records can be"
