@@ -8,8 +8,8 @@ LEADERS-4  the loop ends at its deadline, with the last problem in the message; 
 LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use that lost theirs with it
 LEADERS-6  the settings allow an unclean election after this process has found no eligible replica for `UNCLEAN_NS`. A directory
     that is absent for a moment costs nothing
-LEADERS-7  a page that was made from files may have an epoch above the decided one: a broker, or a process without the set, has
-    begun it. A decision raises the leader epoch above it (ELECT-11)
+LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a broker or a process without the
+    set. A decision raises the leader epoch above it (ELECT-11)
 """
 
 from __future__ import annotations
