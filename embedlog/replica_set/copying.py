@@ -8,6 +8,8 @@ COPYING-4  a replica outside the ISR whose page has no role may be of an earlier
 COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
 COPYING-6  the page of the leader is read after each chunk: it still leads in the epoch, and has deleted and compacted nothing
     that the follower lacks. Otherwise the follower begins again at the leader's log start (REPLICA-2, REPLICA-20)
+COPYING-7  a log start can be inside a batch. A follower begins at the first offset of that batch, and takes the log start later.
+    One that ends inside a batch of its leader begins again. Each chunk moves the log end, or the copy fails
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import replication
-from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, lacks_deleted
 
@@ -72,14 +74,18 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, ste
     much = at < source.segment_base or (source.segment_size if unread is None else unread) > LARGE_CHUNK_BYTES
     with _reading(leader.partition, much=much) as read:
         while at < end and (step is None or step(at)):
-            fetched = None if lacks_deleted(follower.published(), source) else _read(read, leader, at)
+            fetched = None if _lacks(leader, follower, source) else _read(read, leader, max(at, source.log_start))
             source = _leading(leader)
-            if fetched is None or lacks_deleted(follower.published(), source):
-                at = follower.replica.begin_again(source, leader.epoch, deadline_ns)
+            inside = at if fetched is not None and len(fetched.batches) and int(fetched.batches["base_offset"][0]) < at else -1
+            if fetched is None or inside >= 0 or _lacks(leader, follower, source):
+                at = follower.replica.begin_again(source, leader.epoch, _begin_of(leader, source), deadline_ns, inside=inside)
                 continue
             if not len(fetched.batches):
                 break
+            fetched.offset, before = at, at
             at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns, source.log_start)
+            if at == before:
+                raise StorageError("the batches of the leader do not continue the log", path=follower.path, found=at)
     if step is not None:
         step(at)
     return at
@@ -91,6 +97,23 @@ def _leading(leader: Leader) -> Published:
     if replica.role != replication.ROLE_LEADER or now.epoch != leader.epoch:
         raise NotLeader
     return now
+
+
+def _lacks(leader: Leader, follower: Partition, source: Published) -> bool:
+    """Whether the follower must begin again: also at the begin of a batch with the leader's log start it need not (COPYING-7)."""
+    now = follower.published()
+    if now.log_end < source.log_start and now.purged_to >= source.purged_to and now.log_end == _begin_of(leader, source):
+        return False
+    return lacks_deleted(now, source)
+
+
+def _begin_of(leader: Leader, source: Published) -> int:
+    """The first offset of the batch in which the log start of the leader is."""
+    try:
+        found = leader.partition.replica.read(source.log_start, 1)
+    except OffsetOutOfRangeError:
+        return source.log_start  # it has moved meanwhile
+    return min(source.log_start, int(found.batches["base_offset"][0])) if len(found.batches) else source.log_start
 
 
 def _read(read: Read, leader: Leader, offset: int) -> Fetched | None:

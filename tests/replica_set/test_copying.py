@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import system
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.replica_set import copying
 from embedlog.replica_set.copying import copy
@@ -90,3 +90,41 @@ def test_damage_in_the_leader_is_not_copied(tmp_path: Path, rng: random.Random) 
         segment.write_bytes(original)
         assert copy(leader, partition(process, node), end, far()) == end
         assert process.data(node) == whole
+
+
+# ---- a log start inside a batch --------------------------------------------------------------------------
+
+
+def with_a_log_start_inside(process: Process) -> int:
+    """A leader with two batches of ten records, whose log starts in the first one; the log end."""
+    for _ in range(2):
+        process.partition.append(run_of(*[b"value"] * 10))
+    process.partition.delete_records(5)
+    return process.partition.published().log_end
+
+
+@pytest.mark.parametrize("at", [None, 0, 5, 7], ids=["lost", "empty", "at the log start", "in the batch"])
+def test_a_follower_begins_at_the_batch_in_which_the_log_starts(tmp_path: Path, at: int | None) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        end = with_a_log_start_inside(process)
+        leader = process.replicas.leader(far())
+        follower = partition(process, min({1, 2, 3} - {leader.node}))
+        if at is not None:
+            with follower.replica.exclusive() as held:
+                held.restart(at)
+        assert copy(leader, follower, end, far()) == end
+        assert follower.published().log_end == end
+        assert process.data(leader.node) == b"".join(path.read_bytes() for path in sorted(follower.path.glob("*.log")))
+        follower.replica.learn(leader.epoch, end)
+        assert copy(leader, follower, end, far()) == end
+        assert follower.published().log_start == 5
+
+
+def test_batches_that_do_not_continue_the_log_end_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"value"), all_in_sync=False)
+        leader = process.replicas.leader(far())
+        follower = partition(process, min({1, 2, 3} - {leader.node}))
+        monkeypatch.setattr(follower.replica, "take", lambda *given: follower.published().log_end)
+        with pytest.raises(StorageError, match="do not continue"):
+            copy(leader, follower, leader.partition.published().log_end, far())

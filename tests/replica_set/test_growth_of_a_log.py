@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,23 @@ def test_a_log_becomes_a_set_with_everything_in_it(tmp_path: Path) -> None:
         use(log, b"after the loss of the first directory")
         assert log._engine.topic("t").config == {"retention.ms": "-1"}
         check_everything(log, b"in the set", b"after the loss of the first directory")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["clean", "unclean"])
+def test_a_directory_of_a_broker_becomes_a_set(golden_copy: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """Also with batches of old formats, transactions, compacted topics, and log starts inside a batch."""
+
+    def everything(log: embedlog.Log) -> list[tuple[str, int, int, bytes | None]]:
+        return [(name, each.partition, each.offset, each.value) for name in log.topics() for each in log.scan(name).records()]
+
+    with opened(golden_copy(name)) as log:
+        before = everything(log)
+        node = log.add_directory(tmp_path / "second")
+        assert everything(log) == before
+        moved(log, [node, *(each.node for each in log.replicas().directories if each.node != node)])
+        assert everything(log) == before
+        assert log.verify_replicas() == []
 
 
 # ---- the short forms -------------------------------------------------------------------------------------

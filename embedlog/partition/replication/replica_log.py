@@ -214,17 +214,18 @@ class ReplicaLog:
         self._syncer.flush_if_due(now.log_end, now.log_end - self._state.durable_offset, 0, until)
         return now.log_end
 
-    def begin_again(self, leader: Published, epoch: int, deadline_ns: int | None = None) -> int:
-        """Drop the log of a follower that lacks what its leader has deleted, and begin at the leader's log start; the log end.
+    def begin_again(self, leader: Published, epoch: int, offset: int, deadline_ns: int | None = None, *, inside: int = -1) -> int:
+        """Drop the log of a follower that lacks what its leader has deleted, and begin at an offset; the log end.
 
-        `leader` is the tuple that the leader published in this epoch (REPLICALOG-6, REPLICA-20). Raises Fenced.
+        `leader` is the tuple that the leader published in this epoch (REPLICALOG-6, REPLICA-20). The offset is its log start, or
+        the first one of the batch in which that is. `inside`: a log end that is inside a batch of the leader. Raises Fenced.
         """
         fenced = False
         with self.exclusive(deadline_ns) as held:
             fenced = held.now.epoch != epoch or held.replica.role != ROLE_FOLLOWER
-            if not fenced and lacks_deleted(held.now, leader):
-                if (held.now.log_start, held.now.log_end) != (leader.log_start, leader.log_start):
-                    held.restart(leader.log_start)
+            if not fenced and (lacks_deleted(held.now, leader) or held.now.log_end == inside):
+                if (held.now.log_start, held.now.log_end) != (offset, offset):
+                    held.restart(offset)
                     system.point("begin-again")
                 held.publish(held.now._replace(purged_to=max(held.now.purged_to, leader.purged_to)), held.replica)
             end = held.now.log_end
