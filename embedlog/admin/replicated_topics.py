@@ -1,8 +1,8 @@
 """This module administers the topics of a set: every change is a decision (`docs/protocol.md`, REPLICA-23).
 
 REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision checks what depends on the state
-REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns; a checkpoint that cannot be written is
-    written later, by the housekeeper
+REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The housekeeper writes a checkpoint that
+    could not be written
 """
 
 from __future__ import annotations

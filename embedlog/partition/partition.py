@@ -22,7 +22,7 @@ from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget, check_sizes
 from embedlog.partition.producer_sequences import ProducerSequences
 from embedlog.partition.reader import Fetched, Reader
-from embedlog.partition.replication.known_high_watermark import known_high_watermark
+from embedlog.partition.replication.known_high_watermark import as_known
 from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.partition.segment_info import holds_data
@@ -177,9 +177,7 @@ class Partition:
 
     def checkpoint(self, *, closing: bool) -> Checkpoint:
         """The offsets that belong in the checkpoints of the directory."""
-        now = self._state.published()
-        now = now._replace(high_watermark=known_high_watermark(self._state, now))
-        return Checkpoint.of(now, self._state.durable_offset, closing=closing)
+        return Checkpoint.of(as_known(self._state), self._state.durable_offset, closing=closing)
 
     # ---- the append lock -------------------------------------------------------------------------
 
@@ -427,15 +425,12 @@ class Partition:
         Returns the number of segments. Raises LockTimeoutError.
         """
         state = self._state
-        applies = retention.applies(state.config) or state.bounds().log_start > 0
-        deleted = retention.retain(self._lock) if applies else 0
+        deleted = retention.retain(self._lock) if retention.applies(state.config) or state.bounds().log_start > 0 else 0
         retention.unlink_deleted(state)
         return deleted
 
     def delete_records(self, offset: int) -> int:
-        """Raise the log start to `offset` (-1: the high watermark); the new log start.
-
-        REQUIRES the directory lock, except in a set.
+        """Raise the log start to `offset` (-1: the high watermark); the new one. REQUIRES the directory lock, except in a set.
 
         Raises OffsetOutOfRangeError, DurabilityError.
         """

@@ -1,8 +1,8 @@
 """This module copies to replicas far from the log end, in steps, before they join the ISR.
 
 CATCHUP-1  each step has a deadline of its own: the length of a log is no failure of a directory
-CATCHUP-2  the throttle of a reassignment limits the bytes per second that all processes copy from the leader's directory to
-    replicas that are added; so do the throttles of the topic (COPYRATE-1). A step may exceed it, and the next one waits
+CATCHUP-2  the throttle of a reassignment limits the bytes per second that all processes copy to the added replicas. The rate
+    belongs to the leader's directory (COPYRATE-1). A step may exceed it, and the next one waits
 CATCHUP-3  a replica with a throttle joins when the rest is one step at most
 """
 

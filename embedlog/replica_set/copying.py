@@ -6,8 +6,8 @@ COPYING-3  a follower that lacks much gets one chunk while the next one is read.
 COPYING-4  a replica outside the ISR whose page has no role may be of an earlier copy, or written without the set. Before it
     follows, its bytes are compared with those of the leader from the log start, and cut at the first difference (REPLICA-19)
 COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
-COPYING-6  the page of the leader is read after each chunk: it still leads in the epoch, and has deleted and compacted nothing
-    that the follower lacks. Otherwise the follower begins again at the leader's log start (REPLICA-2, REPLICA-20)
+COPYING-6  the page of the leader is read after each chunk. It must still lead in the epoch, and have deleted nothing that the
+    follower lacks. Otherwise the follower begins again at the leader's log start (REPLICA-2, REPLICA-20)
 COPYING-7  a log start can be inside a batch. A follower begins at the first offset of that batch, and takes the log start later.
     One that ends inside a batch of its leader begins again. Each chunk moves the log end, or the copy fails
 """

@@ -2,6 +2,6 @@
 
 A decision log (`__replica_state`) has the nodes, topics, partitions and settings of a set of directories. The package must not
 know files, locks, clocks, random numbers, control pages or the directories: observations and drawn numbers are arguments.
-Exports: `placement` (nodes of new partitions), `records` (the decision log), `state` (the state after records),
-`events` (events and refusals), `decide` (records of an event), `lag` (the time since a follower had everything).
+Exports: `placement` (new partitions), `records` (the decision log), `state` (after records), `events` (with refusals),
+`decide` (records of an event), `lag` (of followers).
 """

@@ -75,6 +75,7 @@ typedef struct {                     /* a leader with the followers to which it 
     int32_t epoch;                   /* of the leader */
     int32_t all_in_sync;             /* 1: acks=all; 0: only the leader takes the run */
     int32_t reserved;
+    int64_t apart_until_ns;          /* a follower was slow: until then (boot clock) the caller copies */
 } el_together;
 
 /* Appends as el_append to a leader, then to each follower, and raises the high watermark, all under the leader's lock (REPLICA-15).

@@ -3,8 +3,13 @@
  * CTOGETHER-1  the leader's lock is held until the commit; a follower's lock is tried, and released before the next one (REPLICA-15)
  * CTOGETHER-2  the leader's end is published before a follower takes the run, so no follower has a batch that the leader can lose
  * CTOGETHER-3  a follower takes the run by the code of a copy (el_follow): epoch, position and segment are compared under its lock
- * CTOGETHER-4  what a follower does not take at once is left to the caller, which copies it without the leader's lock */
+ * CTOGETHER-4  what a follower does not take at once is left to the caller, which copies it without the leader's lock
+ * CTOGETHER-5  after a slow write of a follower all runs are left to the caller for a while. Other processes must not wait for the
+ *              leader's lock because a follower's disk is slow */
 #include "log/append.h"
+
+enum { SLOW_NS = 250000000 };             /* a write of a follower that lasts longer */
+#define APART_NS 10000000000LL
 
 int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
                   int64_t deadline_ns, el_appended *out) {
@@ -40,7 +45,7 @@ static int is_maximal_isr(const el_together *together, const el_replica *replica
     return replica->maximal_isr == given;
 }
 
-static int has_run(el_writer *follower, const el_leading *leading, const el_taken *taken) {
+static int takes_run(el_writer *follower, const el_leading *leading, const el_taken *taken) {
     el_leading source = *leading;
     el_appended own;
     if (el_append_begin(follower, 0) != EL_OK)
@@ -51,8 +56,19 @@ static int has_run(el_writer *follower, const el_leading *leading, const el_take
     return rc == EL_APPENDED && own.next_offset == taken->out->next_offset;
 }
 
+/* As takes_run, and CTOGETHER-5. */
+static int has_run(el_together *together, int32_t at, const el_leading *leading, const el_taken *taken) {
+    int64_t began_ns = el_boot_ns();
+    if (began_ns < together->apart_until_ns)
+        return 0;
+    int has = takes_run(together->followers[at], leading, taken);
+    if (el_boot_ns() - began_ns > SLOW_NS)
+        together->apart_until_ns = began_ns + APART_NS;
+    return has;
+}
+
 /* EL_APPENDED or EL_UNCOMMITTED. REQUIRES: el_append_begin on the leader. */
-static int32_t commit_together(const el_together *together, const el_taken *taken) {
+static int32_t commit_together(el_together *together, const el_taken *taken) {
     el_tuple tuple;
     el_replica replica;
     int64_t end = taken->out->next_offset;
@@ -61,7 +77,7 @@ static int32_t commit_together(const el_together *together, const el_taken *take
     const el_leading leading = {.high_watermark = tuple.high_watermark, .epoch = tuple.epoch, .fresh = 1,
                                 .base_offset = taken->out->base_offset, .append_time_ms = taken->out->append_time_ms};
     for (int32_t at = 0; at < together->count; at++)
-        if (!has_run(together->followers[at], &leading, taken))
+        if (!has_run(together, at, &leading, taken))
             return EL_UNCOMMITTED;
     int64_t before = tuple.high_watermark;
     el_raise_high_watermark(&tuple, &replica, end);
@@ -73,7 +89,7 @@ static int32_t commit_together(const el_together *together, const el_taken *take
     return rc < 0 ? EL_UNCOMMITTED : EL_APPENDED;
 }
 
-static int32_t append_locked(const el_together *together, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
+static int32_t append_locked(el_together *together, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
                              el_known *known, el_appended *out) {
     el_writer *leader = together->leader;
     el_tuple tuple;

@@ -5,7 +5,7 @@ SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below i
 SEGMENTSWAP-3  a swap begins only if all new files are there: a load of the partition, after its control page was lost, removes
                them
 SEGMENTSWAP-4  each kind of rename is on disk before the next one: a power loss may keep any of the renames since the last sync
-SEGMENTSWAP-5  in a set, each swap of a dirty part raises `purged_to`, also if it is an estimate above that part: a replica that
+SEGMENTSWAP-5  in a set, each swap of a dirty part raises `purged_to`, also if it is an estimate above that part. A replica that
                copies compares it (REPLICA-20). It may then be above the log end
 """
 

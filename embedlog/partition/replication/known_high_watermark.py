@@ -26,3 +26,9 @@ def known_high_watermark(state: PartitionState, now: Published) -> int:
     noted = state.context.high_watermarks
     known = 0 if noted is None else noted.of(state.topic, state.number)
     return max(now.log_start, min(known, now.log_end))
+
+
+def as_known(state: PartitionState) -> Published:
+    """The published tuple with the known high watermark. Raises StorageError."""
+    now = state.published()
+    return now._replace(high_watermark=known_high_watermark(state, now))

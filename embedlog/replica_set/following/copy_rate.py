@@ -88,7 +88,7 @@ class Throttle:
 
 
 def is_throttled(replicas: str, partition: int, node: int) -> bool:
-    """Whether a value of `leader.replication.throttled.replicas` or its twin names a replica: `*`, or `partition:node,…`."""
+    """Whether a value of `leader|follower.replication.throttled.replicas` names a replica: `*`, or `partition:node,…`."""
     return replicas == "*" or f"{partition}:{node}" in replicas.split(",")
 
 

@@ -310,3 +310,22 @@ def test_after_a_kill_the_leader_has_every_record_of_its_followers(tmp_path: Pat
             assert len(set(replicas.logs())) == 1
     assert len(ends) >= 2, "the append stops in more than one directory"
     assert nth > 3, "each directory passes this point"
+
+
+def test_after_a_slow_write_of_a_follower_the_lock_of_the_leader_is_not_held_for_its_writes(tmp_path: Path) -> None:
+    """The first run waits for the slow disk. The rest is left to the copy, which does not hold the leader's lock."""
+    with a_set(tmp_path) as found:
+        found.prepare()
+        system.fault_arm(["pwrite"], 1, "delay", 300_000, name="d1/t-0/")
+        try:
+            assert found.append(run_of(b"slow")).committed < 2
+            assert [each.published().log_end for each in found.others] == [2, 1]
+            began_ns = system.boot_ns()
+            assert found.append(run_of(b"left to the copy")).committed < 3
+            assert system.boot_ns() - began_ns < 300_000_000
+        finally:
+            system.fault_off()
+        assert found.leader.published().log_end == 3
+        assert [each.published().log_end for each in found.others] == [2, 1]
+        found.level()
+        assert found.leader.published().high_watermark == 3
