@@ -242,7 +242,8 @@ RULES: dict[str, str] = {
     "replica_set/test_returning::test_an_error_of_the_process_is_raised_and_deposes_no_directory",
     "REPLICA-19": f"{MEMBERSHIP}::test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads "
     "replica_set/test_put_back::test_records_that_were_written_without_the_set_are_cut",
-    "REPLICA-20": "replica_set/test_deleted_records::test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone "
+    "REPLICA-20": f"{ROLES}::test_the_log_start_ends_at_the_high_watermark_and_a_replica_joins_with_it "
+    "replica_set/test_deleted_records::test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone "
     "replica_set/test_deleted_records::test_a_level_follower_takes_the_log_start",
     "REPLICA-21": "partition/replication/test_take::test_the_last_stable_offset_passes_a_transaction_with_the_high_watermark",
     "REPLICA-22": "replica_set/test_decisions_of_clients::test_a_reader_of_decisions_waits_for_their_commit "

@@ -15,7 +15,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE
-from embedlog.errors import EmbedlogError
+from embedlog.errors import EmbedlogError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader, TooFew, agreed_end
@@ -237,6 +237,26 @@ def test_a_replica_that_lacks_the_start_of_the_epoch_or_is_in_another_epoch_does
         assert not one.replica.join(other.replica, 2, 2, 2), "it lacks a record below the start of the epoch"
         copy(one, other)
         assert one.replica.join(other.replica, 2, 2, 2)
+
+
+def test_the_log_start_ends_at_the_high_watermark_and_a_replica_joins_with_it(tmp_path: Path) -> None:
+    with three(tmp_path) as (one, two, _):
+        lead(one, 1, 0b011)
+        one.append(run_of(b"a"))
+        copy(one, two)
+        assert commit(one, (1, two)) == 1
+        one.append(run_of(b"b"))
+        with pytest.raises(OffsetOutOfRangeError):
+            one.delete_records(2)
+        assert one.delete_records(-1) == 1
+        copied = one.replica.read(1)
+        two.replica.take(copied, 1, 1)
+        assert [each.published().log_start for each in (one, two)] == [1, 0]
+        assert one.replica.lead(Decision(0, 1, 2, 0b001, 1)), "the ISR without the follower"
+        assert not one.replica.join(two.replica, 1, 1, 2), "it would lead with deleted records"
+        two.replica.take(one.replica.read(2), 1, 1, log_start=1)
+        two.delete_records(1)
+        assert one.replica.join(two.replica, 1, 1, 2)
 
 
 def test_a_load_after_a_kill_begins_no_epoch(tmp_path: Path) -> None:
