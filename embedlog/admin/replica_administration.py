@@ -132,7 +132,7 @@ class ReplicaAdministration:
 
         It returns when the change is decided. The housekeeper copies, and finishes each reassignment when all directories of its
         target are in sync (`reassignments`); `housekeep()` does a round of that. `throttle` limits the copies of these
-        partitions to bytes per second. Producers and consumers continue.
+        partitions out of each directory to bytes per second, of all processes together. Producers and consumers continue.
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
         NotEnoughDirectoriesError, ReplicaSetError for one directory; then nothing has changed.
         """

@@ -159,12 +159,15 @@ class ReplicaHousekeeper(Housekeeper):
         self._set.topics.refresh()
         state = self._set.decisions.hint()
         self._copy_ns = files.deadline_after(self._wait_ms / 1000)
-        for place, decided in state.partitions.items():
+        places = [each.place for each in self._set.used() if not each.is_copied()] if used_only else list(state.partitions)
+        for place in places:
             if self._stop.is_set():
                 return
+            decided = state.partitions.get(place)
+            if decided is None:
+                continue
             topic = state.topics[place[0]].name
-            replicas = self._set.replicas(place, topic)
-            if not (replicas.is_copied() if used_only else replicas.is_in_order(decided)):
+            if used_only or not self._set.replicas(place, topic).is_in_order(decided):
                 self._tended(place, topic, step_s)
         with contextlib.suppress(ClosedError):
             self._set.assignments.clear()

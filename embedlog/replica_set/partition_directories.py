@@ -68,6 +68,10 @@ class PartitionDirectories:
         self.damaged: dict[int, Damage] = {}  # the nodes whose replica was found damaged here, until it is repaired
 
     @property
+    def place(self) -> Place:
+        return self._place
+
+    @property
     def topic_id(self) -> UUID:
         return self._place[0]
 

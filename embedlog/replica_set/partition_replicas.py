@@ -247,10 +247,11 @@ class PartitionReplicas(Leaders):
 
     def is_copied(self) -> bool:
         """Whether the leader of the last round has no record to commit, and its followers know the high watermark."""
+        if self._in_order is None:
+            return True
         with suppress(EmbedlogError):
-            if self._in_order is not None:
-                now = self._in_order[2].published()
-                return now.high_watermark == now.log_end == self._spread
+            now = self._in_order[2].published()
+            return now.high_watermark == now.log_end == self._spread
         return True
 
     def is_in_order(self, decided: Decided) -> bool:

@@ -82,11 +82,11 @@ class ReplicaSet:
             found = self._replicas.get(place)
             if found is None:
                 found = self._replicas[place] = PartitionReplicas(self.directories, self.decisions, place, topic)
-                found.peers = self._used
+                found.peers = self.used
                 found.unclean_default = self._config.unclean_leader_election_enable
             return found
 
-    def _used(self) -> list[PartitionReplicas]:
+    def used(self) -> list[PartitionReplicas]:
         """The replicas of all partitions that this process uses."""
         with self._mutex:
             return list(self._replicas.values())
@@ -95,7 +95,7 @@ class ReplicaSet:
         """Whether an error is of a replica that was found damaged before, so that another one has its records."""
         node = self.directories.blame(problem, missing=True)
         parts = () if problem.path is None else Path(problem.path).parts
-        return any(node in each.damaged and each.name in parts for each in self._used())
+        return any(node in each.damaged and each.name in parts for each in self.used())
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""
