@@ -106,7 +106,8 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "the first member of the ISR in the assignment is elected"),
         Row("offline partition: ISR = ISR and live", f"{ELECTIONS}::test_the_isr_is_what_the_elector_sees_of_it"),
         Row("offline, unclean: a live replica is the ISR, and recovers",
-            f"{ELECTIONS}::test_an_unclean_leader_is_the_whole_isr_and_recovers"),
+            f"{ELECTIONS}::test_an_unclean_leader_is_the_whole_isr_and_recovers "
+            "replica_set/test_election_policies::test_the_setting_elects_a_replica_outside_the_isr_with_a_warning"),
         Row("reassignment: the first of the target that is live and in the ISR",
             f"{MOVES}::test_all_replicas_are_replaced_in_kafkas_steps {MOVES}::test_an_end_needs_a_complete_leader"),
         Row("preferred: the head of the assignment, if live and in the ISR", f"{ELECTIONS}::test_the_preferred_leader_returns"),
