@@ -175,6 +175,8 @@ class ReplicaSet:
     def _undecided(self, state: State, names: Collection[str] | None) -> set[tuple[str, UUID]]:
         found = set[tuple[str, UUID]]()
         for each in self.members.opened():
+            if each.node not in state.nodes:
+                continue  # its topics are those of a log that becomes a set, or of another set
             with suppress(EmbedlogError):  # of a directory that fails: it is asked after its return
                 found |= each.directory.undecided(state, names)
         return found

@@ -120,3 +120,18 @@ def test_a_directory_that_is_missing_does_not_end_a_round_of_housekeeping(tmp_pa
         log.delete_topic("t")
         log.housekeep()
         assert log.replicas().directories[2].state in ("away", "failed")
+
+
+def test_topics_of_a_directory_that_was_written_alone_are_those_of_the_set_again(tmp_path: Path) -> None:
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        made(log)
+    with embedlog.open(tmp_path / "d2", alone=True) as alone:
+        alone.create_topic("t2")
+        alone.delete_topic("t")
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        log.housekeep()
+        assert log.topics() == ["t"]
+        assert sorted(log.replicas("t").partitions[0].isr) == [1, 2, 3]
+    with embedlog.open(tmp_path / "d2", read_only=True) as alone:
+        assert alone.topics() == ["t"]
+        assert [record.value for record in alone.scan("t").records()] == [b"value"]
