@@ -438,3 +438,46 @@ def test_a_retired_directory_forgets_the_decisions_of_its_set_when_it_grows(tmp_
         assert log.topics() == ["t"]
         moved(log, [3])
         assert values(log) == [b"first"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_last_retirement_can_be_killed_before_every_system_call(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    with together(tmp_path / "set", 1, 2) as log:
+        log.create_topic("t", assignment={0: [2, 1]})
+        send(log, b"first", b"second")
+    for nth in range(1, 1000):
+        root = tmp_path / str(nth)
+        shutil.copytree(tmp_path / "set", root)
+        child = os.fork()
+        if child == 0:
+            try:
+                with together(root, 1, 2) as log:
+                    moved(log, [1])
+                    system.fault_arm(CHANGES, nth, "kill_before")
+                    log.retire_directory(2)
+                    system.fault_off()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), code
+        try:
+            log = opened(root / "d1")
+        except ReplicaSetError:
+            log = together(root, 1, 2)
+        with log:
+            assert values(log) == [b"first", b"second"]
+            send(log, b"third")
+            if 2 in {each.node for each in log.replicas().directories}:
+                log.retire_directory(2)
+        shutil.rmtree(root / "d2")
+        with opened(root / "d1") as log:
+            assert values(log) == [b"first", b"second", b"third"]
+            assert [each.node for each in log.replicas().directories] == [1]
+        shutil.rmtree(root)
+        if not code:
+            assert nth > 10
+            return
+    raise AssertionError("the process is always killed")

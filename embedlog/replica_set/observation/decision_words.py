@@ -148,7 +148,12 @@ def partition_change(before: State, new: Partition, name: str) -> str | None:
         leader = "no leader" if new.leader == NO_LEADER else f"leader {new.leader}"
         return f"{name}: {leader} in epoch {new.leader_epoch}, ISR {list(new.isr)}, replicas {list(new.replicas)}"
     parts = [main_change(old, new)]
-    pairs = (("ELR", old.elr, new.elr), ("adding", old.adding, new.adding), ("removing", old.removing, new.removing))
+    pairs = (
+        ("ELR", old.elr, new.elr),
+        ("foreign", old.foreign, new.foreign),
+        ("adding", old.adding, new.adding),
+        ("removing", old.removing, new.removing),
+    )
     for what, was, now in pairs:
         if was != now:
             parts.append(f"{what} {list(was)} -> {list(now)}")
