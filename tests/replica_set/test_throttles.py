@@ -109,6 +109,13 @@ def test_a_process_that_is_killed_during_a_copy_stops_the_others_for_a_moment_on
         assert a_rate(other).claim(1) is not None
 
 
+def test_a_locked_directory_is_no_failure(tmp_path: Path, clock: Clock) -> None:
+    with opened(tmp_path, lock_timeout_ms=30) as log, opened(tmp_path) as other:
+        with cast("Any", other)._engine.home.topic_changes.directory_lock():
+            assert a_rate(log).claim(1) is None
+        assert a_rate(log).claim(1) is not None
+
+
 def test_a_time_of_another_boot_limits_nothing(tmp_path: Path, clock: Clock) -> None:
     with opened(tmp_path) as log:
         page = cast("Any", log)._engine.home.context.directory_page

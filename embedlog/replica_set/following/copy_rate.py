@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import system
+from embedlog.errors import LockTimeoutError
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
@@ -32,17 +33,20 @@ class CopyRate:
         self._directory, self._word = directory, word
 
     def claim(self, rate: int) -> int | None:
-        """Reserve the next chunk: the reservation in nanoseconds, None if it is too early. Raises LockTimeoutError."""
+        """Reserve the next chunk: the reservation in nanoseconds, None if it is too early, or if the directory is locked."""
         if self._next_ns(rate) > clock_ns():
             return None
-        with self._directory.topic_changes.directory_lock():
-            now_ns = clock_ns()
-            next_ns = max(self._next_ns(rate), now_ns - CREDIT_NS)
-            if next_ns > now_ns:
-                return None
-            if (page := self._directory.context.directory_page) is not None:
-                page.set(self._word, now_ns + RESERVED_NS)
-            return now_ns + RESERVED_NS - next_ns
+        try:
+            with self._directory.topic_changes.directory_lock():
+                now_ns = clock_ns()
+                next_ns = max(self._next_ns(rate), now_ns - CREDIT_NS)
+                if next_ns > now_ns:
+                    return None
+                if (page := self._directory.context.directory_page) is not None:
+                    page.set(self._word, now_ns + RESERVED_NS)
+                return now_ns + RESERVED_NS - next_ns
+        except LockTimeoutError:  # a change of topics takes long: that is no failure of the directory
+            return None
 
     def pay(self, rate: int, size: int, reserved_ns: int) -> None:
         """Replace the reservation of a chunk by its size."""
