@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
 from embedlog._native.replication import Together
 
 if TYPE_CHECKING:
-    from embedlog.config.topic import TopicConfig
     from embedlog.partition.append_lock import AppendLock
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.state import PartitionState
@@ -33,13 +33,9 @@ class DirectReplicas:
         slots = [state.context.node_slot for state in (leader, *followers)]
         self.native = Together((slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch)
 
-    @property
-    def writer(self) -> system.Writer | None:
-        return self._leader.writer
-
-    @property
-    def config(self) -> TopicConfig:
-        return self._leader.config
+    # The C core compares both. A getter in Python could run a signal's handler there, and its exception would be lost.
+    writer = property(attrgetter("_leader.writer"))
+    config = property(attrgetter("_leader.config"))
 
     @property
     def addresses(self) -> tuple[int, int]:
