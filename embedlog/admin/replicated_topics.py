@@ -86,14 +86,16 @@ class ReplicatedTopicAdmin(TopicAdmin):
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = []
         self._deleted.finish({topic.name for topic in planned if not self._is_live(topic.name)})
-        for topic in planned:
+        topics = [topic for topic in planned if not (exist_ok and self._is_live(topic.name))]
+        for topic in topics:
+            self._check_free(topic.name)
+        for topic in topics:
             factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
-            if exist_ok and self._is_live(topic.name):
-                continue
             try:
                 self._set.create_topic(topic, factor=factor, assignment=assignment)
-            except TopicExistsError:
+            except TopicExistsError:  # another process was faster
                 if not (exist_ok and self._is_live(topic.name)):
+                    self._check_free(topic.name)
                     raise
                 continue
             made.append(topic.name)

@@ -133,13 +133,17 @@ class TopicAdmin:
         return found is not None and found.state == "live"
 
     def _check_absent(self, name: str, count: int) -> None:
-        if self._registry.get(name) is not None:
-            raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._directory.path)
-        check_collision(name, [topic.name for topic in self._registry.all()])
+        self._check_free(name)
         for number in range(count):
             path = self._directory.path / file_names.partition_name(name, number)
             if files.exists(path):
                 raise ForeignDirectoryError("a foreign file has the name of the partition's directory", path=path)
+
+    def _check_free(self, name: str) -> None:
+        """Raises TopicExistsError, and InvalidTopicError for a name that collides."""
+        if self._registry.get(name) is not None:
+            raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._directory.path)
+        check_collision(name, [topic.name for topic in self._registry.all()])
 
     def _take_back(self, topic: Topic) -> None:
         """Undo a failed creation; this may fail as well, for example on a full disk.

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import embedlog
 from embedlog.errors import LeaderNotAvailableError
+from tests.support.replica_moves import opened, values
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
 
@@ -63,3 +65,17 @@ def test_deleted_records_are_deleted_in_all_directories(tmp_path: Path) -> None:
         assert process.partition.delete_records(5) == 5
         assert [process.published(node).log_start for node in (1, 3)] == [5, 5]
         assert decisions.partition.isr == (1, 3)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_close_commits_what_only_the_leader_has(tmp_path: Path, acks: int) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", replication_factor=3)
+        with log.producer(acks=acks) as producer:
+            producer.send("t", b"v")
+    paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
+    with embedlog.open(paths, read_only=True) as log:
+        assert values(log) == [b"v"]
+    for path in paths:
+        with embedlog.open(path, read_only=True) as copy:
+            assert values(copy) == [b"v"]

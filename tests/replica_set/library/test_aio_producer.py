@@ -1,0 +1,3 @@
+"""Asynchronous producers, on a set of three directories."""
+
+from tests.aio.test_producer import *  # noqa: F403 (its tests and fixtures run again here)

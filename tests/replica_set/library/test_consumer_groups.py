@@ -1,0 +1,3 @@
+"""Consumers of groups, on a set of three directories."""
+
+from tests.consumer.test_groups import *  # noqa: F403 (its tests and fixtures run again here)

@@ -1,0 +1,3 @@
+"""Idempotence, on a set of three directories."""
+
+from tests.producer.test_idempotence import *  # noqa: F403 (its tests and fixtures run again here)

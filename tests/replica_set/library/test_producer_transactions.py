@@ -1,0 +1,3 @@
+"""Producers with transactions, on a set of three directories."""
+
+from tests.producer.test_transactions import *  # noqa: F403 (its tests and fixtures run again here)

@@ -1,0 +1,3 @@
+"""Settlement of records, on a set of three directories."""
+
+from tests.producer.test_settlement import *  # noqa: F403 (its tests and fixtures run again here)
