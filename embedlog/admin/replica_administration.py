@@ -118,7 +118,8 @@ class ReplicaAdministration:
 
         `preferred`: the first directory of each assignment shall lead, otherwise only partitions without a leader get one.
         `unclean` accepts a replica outside the ISR, which can lose acknowledged records, and `node` selects it: it becomes the
-        whole ISR. Of several partitions, those that need no election are left out.
+        whole ISR. Of several partitions, those that need no election are left out, and an error is raised after the others were
+        elected.
         Raises ElectionNotNeededError (for one partition), PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
         LeaderNotAvailableError, NotEnoughDirectoriesError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
         """

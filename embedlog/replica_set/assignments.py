@@ -16,7 +16,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from embedlog._native import system
-from embedlog.errors import ElectionNotNeededError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    EmbedlogError,
+    LeaderNotAvailableError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.replica_set.catching_up import CatchUp
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.leaders import LeaderChanged
@@ -78,11 +85,11 @@ class Assignments:
     def elect(self, topic: str | None, number: int | None, kind: Election, node: int | None = None) -> dict[TopicPartition, int]:
         """Elect leaders of these partitions; the nodes of those that changed.
 
-        For one partition a refusal is an error; of several, those that need no election are left out. Raises
-        UnknownTopicOrPartitionError, ElectionNotNeededError, PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
-        LeaderNotAvailableError, NotEnoughDirectoriesError.
+        For one partition a refusal is an error; of several, those that need no election are left out. An error of one of them
+        is raised after the others were elected. Raises UnknownTopicOrPartitionError, ElectionNotNeededError,
+        PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, LeaderNotAvailableError, NotEnoughDirectoriesError.
         """
-        found: dict[TopicPartition, int] = {}
+        found, problems = dict[TopicPartition, int](), list[EmbedlogError]()
         places = self.places(topic, number)
         for tp, place in places.items():
             try:
@@ -90,6 +97,12 @@ class Assignments:
             except ElectionNotNeededError:
                 if len(places) == 1:
                     raise
+            except LeaderNotAvailableError as problem:
+                problems.append(problem)
+            except (PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError) as problem:
+                problems.append(type(problem)(f"{tp.topic}-{tp.partition}: {problem.message}"))
+        if problems:
+            raise problems[0]
         return found
 
     def _elect(self, place: Place, tp: TopicPartition, kind: Election, node: int | None) -> int:
@@ -127,7 +140,7 @@ class Assignments:
             for each in away:
                 if preferred in each.isr and not each.adding and not each.removing:
                     tp = TopicPartition(state.topics[each.topic_id].name, each.number)
-                    with suppress(ElectionNotNeededError):
+                    with suppress(ElectionNotNeededError, PreferredLeaderNotAvailableError):
                         found[tp] = self._elect((each.topic_id, each.number), tp, Election.PREFERRED, None)
         return found
 

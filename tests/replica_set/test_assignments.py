@@ -12,6 +12,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
+from embedlog._native import system
 from tests.support.replica_moves import WAIT_S, failing, moved, opened, partition_of, values
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -171,6 +172,23 @@ def test_leaders_are_elected_on_request(tmp_path: Path) -> None:
             log.elect("t", 5)
         with pytest.raises(TypeError):
             log.elect(partition=1)
+
+
+def test_a_partition_that_cannot_have_its_leader_does_not_stop_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path, auto_leader_rebalance_enable=False) as log:
+        log.create_topic("t", assignment={0: [1, 2], 1: [1, 2]})
+        filled(log)
+        for number in (0, 1):
+            log.elect("t", number, unclean=True, node=2)
+        log._engine.set.replicas(partition_place(log, T1), "t").tend(system.boot_ns() + 30 * 10**9)  # type: ignore[attr-defined]
+        assert (partition_of(log, T0).isr, sorted(partition_of(log, T1).isr)) == ((2,), [1, 2])
+        with pytest.raises(embedlog.PreferredLeaderNotAvailableError, match="t-0"):
+            log.elect("t")
+        assert [partition_of(log, tp).leader for tp in (T0, T1)] == [2, 1]
+
+
+def partition_place(log: embedlog.Log, tp: TopicPartition) -> Any:
+    return log._engine.set.assignments.places(tp.topic, tp.partition)[tp]  # type: ignore[attr-defined]
 
 
 def test_leaders_return_to_the_preferred_directories(tmp_path: Path) -> None:
