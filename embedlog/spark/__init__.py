@@ -12,7 +12,8 @@ SPARK-2  `scan` returns the same rows as the format by a shorter path: rows reac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -37,7 +38,7 @@ def register(spark: Any) -> None:
 
 def scan(
     spark: Any,
-    directory: str,
+    directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     topic: str,
     *,
     partitions: int | Iterable[int] | None = None,
@@ -52,6 +53,8 @@ def scan(
     min_partitions: int = 0,
 ) -> Any:
     """A DataFrame of the present records of `topic` between bounds, as in `log.scan`: times filter record by record.
+
+    `directory`: the log directory, or all directories of a set.
 
     Columns have the names and types of Spark's Kafka source; the default is all except `headers`. The DataFrame has one
     additional method: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)` inside the reading tasks, so that rows reach the

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import embedlog
+from embedlog.spark.read_options import Directory
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -29,7 +30,7 @@ class OffsetPublisher:
     **Threads:** one.
     """
 
-    def __init__(self, directory: str, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, directory: Directory, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._group_id, self._clock = group_id, clock
         self._reported: dict[Place, int] = {}
         self._due_s = 0.0

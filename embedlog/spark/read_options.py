@@ -12,7 +12,7 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ logger = logging.getLogger("embedlog.spark")
 
 EARLIEST, LATEST = "earliest", "latest"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Directory = str | tuple[str, ...]  # several: the directories of a set
 Offset = int | str  # a number, "earliest" or "latest"
 
 SPLIT_BYTES = 64 << 20
@@ -214,7 +215,9 @@ def _assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 OPTIONS: dict[str, Option] = {
-    "path": Option(plain, True, True, "", "The log directory; the argument of `load(…)`."),
+    "path": Option(
+        plain, True, True, "", "The log directory; the argument of `load(…)`. For a set: all directories, as a list or in JSON."
+    ),
     "subscribe": Option(_names, True, True, "", "Topics, separated by commas. One of this and the next two is required."),
     "subscribePattern": Option(plain, True, True, "", "A Python regular expression that matches the whole name of a topic."),
     "assign": Option(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
@@ -265,8 +268,8 @@ def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, owner: str = "so
     name = known.get(given.lower())
     if name is not None:
         return name
-    if given.lower() == "paths":
-        raise refuse("load", "one log directory", "several")
+    if given.lower() == "paths":  # Spark's name of several arguments of `load`, in JSON
+        return "path"
     if given.lower().startswith("kafka.") or given.lower() in ELSEWHERE:
         raise embedlog.ConfigError(f"{given}: this source has no broker and no client to configure: remove the option")
     near = difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
@@ -278,7 +281,7 @@ def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, owner: str = "so
 class Settings:
     """The options of one `load()`, checked."""
 
-    directory: str
+    directory: Directory
     subscribe: tuple[str, ...] = ()
     pattern: str = ""
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -350,7 +353,32 @@ def _first(values: Mapping[str, Any], *names: str) -> Bound | None:
     return next((values[name] for name in names if name in values), None)
 
 
-def directory_of(path: str | os.PathLike[str]) -> str:
-    """The absolute form of a path or a `file:` URL."""
-    path = os.fspath(path)
+def directory_of(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Directory:
+    """The absolute form of a path or a `file:` URL; of several, given as a sequence or as a list in JSON, all of them.
+
+    Raises ConfigError for a list of other values.
+    """
+    if isinstance(path, str) and path.lstrip().startswith("["):
+        try:
+            path = json.loads(path)
+        except ValueError as problem:
+            raise refuse("path", "a path, or a list of paths in JSON", path) from problem
+    if isinstance(path, (str, os.PathLike)):
+        return _absolute(os.fspath(path))
+    if not path or not all(isinstance(each, (str, os.PathLike)) for each in path):
+        raise refuse("path", "a list of paths", path)
+    return tuple(_absolute(os.fspath(each)) for each in path)
+
+
+def all_of(directory: Directory) -> tuple[str, ...]:
+    """The directory of a log, or the directories of a set."""
+    return (directory,) if isinstance(directory, str) else directory
+
+
+def first_of(directory: Directory) -> str:
+    """The directory of a log, or the first one of a set: for messages, and for files beside it."""
+    return all_of(directory)[0]
+
+
+def _absolute(path: str) -> str:
     return os.path.abspath(path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path)

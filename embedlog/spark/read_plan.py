@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import embedlog
-from embedlog.spark.read_options import EARLIEST, LATEST, Bound, Settings
+from embedlog.spark.read_options import EARLIEST, LATEST, Bound, Directory, Settings, first_of
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -39,7 +39,7 @@ class Piece:
 class Task:
     """The pieces that one Spark task reads. Times, if given, filter record by record."""
 
-    directory: str
+    directory: Directory
     pieces: tuple[Piece, ...]
     isolation: embedlog.IsolationLevel = "read_uncommitted"
     fail_on_data_loss: bool = True
@@ -81,7 +81,7 @@ class Topics:
         if missing:
             known = ", ".join(self._log.topics()) or "no topic"
             raise embedlog.UnknownTopicOrPartitionError(
-                f"no such topic: {', '.join(missing)}", path=settings.directory, expected=f"one of: {known}"
+                f"no such topic: {', '.join(missing)}", path=first_of(settings.directory), expected=f"one of: {known}"
             )
         return names
 
@@ -91,7 +91,7 @@ class Topics:
             for number in self._settings.assign.get(name, tuple(known)):
                 if number not in known:
                     raise embedlog.UnknownTopicOrPartitionError(
-                        f"assign: topic {name} has no partition {number}", path=self._settings.directory, found=number
+                        f"assign: topic {name} has no partition {number}", path=first_of(self._settings.directory), found=number
                     )
                 yield name, known[number]
 

@@ -18,6 +18,7 @@ from typing import Any
 import embedlog
 from embedlog.spark.columns import Shaper, source_columns
 from embedlog.spark.error_reports import without_internal_frames
+from embedlog.spark.read_options import Directory, first_of
 from embedlog.spark.read_plan import Piece, Task, lost
 
 _frozen = 0  # number of modules at the last freeze
@@ -53,7 +54,7 @@ def _freeze() -> None:
         _frozen = len(sys.modules)
 
 
-def _opened(directory: str) -> embedlog.Log:
+def _opened(directory: Directory) -> embedlog.Log:
     try:
         return embedlog.open(directory, read_only=True)
     except (embedlog.StorageError, embedlog.ForeignDirectoryError) as problem:
@@ -96,7 +97,7 @@ class _Reading:
         if found != self._topic_id:
             raise embedlog.UnknownTopicOrPartitionError(
                 "the topic is not the planned one: it was created again, or this machine has another directory here",
-                path=self._task.directory, expected=f"topic id {self._topic_id}", found=found,
+                path=first_of(self._task.directory), expected=f"topic id {self._topic_id}", found=found,
             )  # fmt: skip
 
     def _scan(self) -> embedlog.Scan:

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 import embedlog
 from embedlog.spark import staging, transactional_write
 from embedlog.spark.error_reports import without_internal_frames
+from embedlog.spark.read_options import all_of, first_of
 from embedlog.spark.staging import Staged, StagingArea
 from embedlog.spark.transactional_write import WriteId
 from embedlog.spark.write_options import WriteSettings, parse_write
@@ -118,9 +119,10 @@ def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
 
 def _check_place(settings: WriteSettings, overwrite: bool) -> None:
     """Check the target before tasks start: they may take hours."""
-    path = settings.directory
-    if not os.path.isdir(path):
-        raise embedlog.StorageError("there is no log directory: create one with embedlog.open() and create_topic()", path=path)
+    if not any(map(os.path.isdir, all_of(settings.directory))):
+        raise embedlog.StorageError(
+            "there is no log directory: create one with embedlog.open() and create_topic()", path=first_of(settings.directory)
+        )
     if settings.topic:
-        with embedlog.open(path, read_only=True) as log:
+        with embedlog.open(settings.directory, read_only=True) as log:
             transactional_write.check_topic(log, settings.topic, "the option topic", overwrite)

@@ -15,7 +15,7 @@ from typing import Any
 
 import embedlog
 from embedlog.spark.offset_publisher import OffsetPublisher
-from embedlog.spark.read_options import LATEST, Bound, Settings
+from embedlog.spark.read_options import LATEST, Bound, Settings, first_of
 from embedlog.spark.read_plan import Piece, Task, Topics, lost, tasks_of
 
 VERSION = 1
@@ -158,7 +158,7 @@ class StreamOffsets:
                 what = "is deleted" if found is None else "is another one now"
                 raise embedlog.UnknownTopicOrPartitionError(
                     f"topic {name}, which this query reads, {what} (failOnDataLoss=false ignores it)",
-                    path=self._settings.directory,
+                    path=first_of(self._settings.directory),
                     expected=f"topic id {identity}", found=None if found is None else found.topic_id,
                 )  # fmt: skip
 

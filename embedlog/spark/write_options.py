@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog.spark.read_options import Option, boolean, canonical, directory_of, one_of, plain, refuse
+from embedlog.spark.read_options import (
+    Directory,
+    Option,
+    all_of,
+    boolean,
+    canonical,
+    directory_of,
+    first_of,
+    one_of,
+    plain,
+    refuse,
+)
 
 META_PROPERTIES = "meta.properties"  # every log directory of Kafka contains this file
 
@@ -48,7 +59,7 @@ def _name(name: str, given: str) -> str:
 
 
 WRITE_OPTIONS: dict[str, Option] = {
-    "path": Option(plain, True, True, "", "The log directory; the argument of `save(…)` or `start(…)`."),
+    "path": Option(plain, True, True, "", "The log directory, the argument of `save(…)` or `start(…)`. A set: a list in JSON."),
     "topic": Option(plain, True, True, "", "The topic of all rows; without it the column `topic` of each row is used."),
     "transactionalId": Option(
         _name, True, True, "none; a stream's query id",
@@ -82,7 +93,7 @@ _BY_LOWER = {name.lower(): name for name in (*WRITE_OPTIONS, *SPARKS_OWN)} | {"k
 class WriteSettings:
     """The options of one write, checked."""
 
-    directory: str
+    directory: Directory
     staging: str
     topic: str = ""
     transactional_id: str = ""
@@ -121,7 +132,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
     directory = directory_of(values["path"])
     return WriteSettings(
         directory=directory,
-        staging=_outside(directory_of(values.get("stagingDirectory") or f"{directory}.staging"), directory),
+        staging=_outside(first_of(directory_of(values.get("stagingDirectory") or f"{first_of(directory)}.staging")), directory),
         topic=values.get("topic", ""),
         transactional_id=values.get("transactionalId", ""),
         batch_id=values.get("batchId", 0),
@@ -132,12 +143,12 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
     )
 
 
-def _outside(staging: str, directory: str) -> str:
+def _outside(staging: str, directory: Directory) -> str:
     """The staging directory, if it is outside of all log directories. Raises ConfigError."""
-    real, log = os.path.realpath(staging), os.path.realpath(directory)
+    real, logs = os.path.realpath(staging), {os.path.realpath(each) for each in all_of(directory)}
     place = real
     while True:
-        if place == log or os.path.exists(os.path.join(place, META_PROPERTIES)):
+        if place in logs or os.path.exists(os.path.join(place, META_PROPERTIES)):
             raise refuse("stagingDirectory", f"a directory outside of the log directory {place}", staging)
         above = os.path.dirname(place)
         if above == place:

@@ -92,7 +92,7 @@ def test_a_wrong_value_is_refused_by_its_option(option: str, text: str) -> None:
         ("startingOfsets", "did you mean startingOffsets"), ("minpartition", "did you mean minPartitions"),
         ("isolationLevel", "did you mean isolation.level"), ("zebra", "unknown option of the embedlog source$"),
         ("kafka.bootstrap.servers", "this source has no broker"), ("kafkaConsumer.pollTimeoutMs", "remove the option"),
-        ("fetchOffset.numRetries", "remove the option"), ("paths", "one log directory"),
+        ("fetchOffset.numRetries", "remove the option"), ("logPath", "unknown option"),
     ],
 )  # fmt: skip
 def test_an_unknown_option_is_refused_with_what_to_do(option: str, words: str) -> None:

@@ -50,6 +50,7 @@ OTHERWISE = {  # tests that do not apply to a set as they are
     "test_a_lock_is_waited_for_by_another_clock": FAILOVER,
     "test_a_write_that_fails_leaves_the_lock_and_the_view_in_order": FAILOVER,
     "test_an_interpreter_that_ends_amid_sends_writes_what_it_took": "its threads end between a send and its note",
+    "test_what_a_worker_has_buffered_at_its_end_is_written[forkserver]": ZYGOTE,
     "test_settings_are_a_mapping_or_keywords_in_both_spellings": "the wrapper of `open` merges settings",
 }
 SHORT = {"test_transactional_reads.py"}  # the others are slow
