@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from embedlog._native import system
 from embedlog.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
@@ -230,7 +229,7 @@ class Assignments:
             if copies is None:
                 copies = self._catching_up[place] = CatchUp(replicas, self._set.deadline)
             try:
-                waiting = copies.waiting(decided, lambda: ending() or (until_ns is not None and system.boot_ns() >= until_ns))
+                waiting = copies.waiting(decided, ending, until_ns)
             except LeaderChanged:
                 return
         replicas.tend(self._set.deadline(), waiting)

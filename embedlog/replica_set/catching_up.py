@@ -4,6 +4,7 @@ CATCHUP-1  each step has a deadline of its own: the length of a log is no failur
 CATCHUP-2  the throttle of a reassignment limits the bytes per second that all processes copy to the added replicas. The rate
     belongs to the leader's directory (COPYRATE-1). A step may exceed it, and the next one waits
 CATCHUP-3  a replica with a throttle joins when the rest is one step at most
+CATCHUP-4  a replica that is slower than its leader is written gets a chunk in each call, and stops no other one
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import copy
@@ -29,26 +31,29 @@ class CatchUp:
     def __init__(self, replicas: PartitionReplicas, deadline: Callable[[], int]) -> None:
         self._replicas, self._deadline = replicas, deadline
 
-    def waiting(self, decided: Decided, ending: Callable[[], bool]) -> frozenset[int]:
-        """Copy to the replicas outside the ISR; the nodes that must not join yet. Raises LeaderChanged, EmbedlogError."""
+    def waiting(self, decided: Decided, ending: Callable[[], bool], until_ns: int | None = None) -> frozenset[int]:
+        """Copy to the replicas outside the ISR; the nodes that must not join yet. Raises LeaderChanged, EmbedlogError.
+
+        After `until_ns` each replica gets one more chunk, and the rest in a later call (CATCHUP-4).
+        """
         left = set()
         for node in decided.replicas:
             if node in decided.isr:
                 continue
             follower = self._replicas.reached(node)
-            if follower is not None and not self._bring(node, follower, decided, ending):
+            if follower is not None and not self._bring(node, follower, decided, ending, until_ns):
                 left.add(node)
         return frozenset(left)
 
-    def _bring(self, node: int, follower: Partition, decided: Decided, ending: Callable[[], bool]) -> bool:
+    def _bring(self, node: int, follower: Partition, decided: Decided, ending: Callable[[], bool], until_ns: int | None) -> bool:
         """Whether the replica may join now."""
         leader = self._replicas.leader(self._deadline())
         try:
             if self._replicas.rise_to(follower, leader.epoch, self._deadline()):
                 raise LeaderChanged
             throttle = self._replicas.throttle(leader, node, throttle_of(decided) if node in decided.adding else None)
-            at = follower.published().log_end
-            while not ending() and throttle.claim():
+            at, last = follower.published().log_end, -1
+            while not ending() and (last < 0 or until_ns is None or system.boot_ns() < until_ns) and throttle.claim():
                 end, before = leader.partition.published().log_end, follower.size_bytes()
                 try:
                     at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True), at

@@ -15,6 +15,7 @@ from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
 from embedlog.errors import LeaderNotAvailableError
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_set import copying
+from embedlog.replica_set.catching_up import CatchUp
 from embedlog.replica_set.following import follower_lags
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from tests.faults.harness.processes import until
@@ -171,3 +172,23 @@ def test_records_of_a_killed_process_are_copied_within_the_interval(tmp_path: Pa
             monkeypatch.setattr("embedlog.admin.replica_housekeeper.system.boot_ns", lambda ms=time_ms: now_ns + ms * 1_000_000)
             keeper.tick()
             assert leader.published().high_watermark == end
+
+
+def test_a_replica_that_is_far_behind_stops_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """The time of a round is over at once: each replica outside the ISR gets a chunk all the same."""
+    with a_set(tmp_path) as (decisions, [process]):
+        process.disks[2].broken = process.disks[3].broken = True
+        process.partition.append(run_of(b"alone"))
+        assert decisions.partition.isr == (1,)
+        process.disks[2].broken = process.disks[3].broken = False
+        process.forgive()
+        filled(process, 40)
+        copies, ends = CatchUp(process.replicas, process.partition.deadline), [0, 0]
+        while decisions.partition.isr != (1, 2, 3):
+            waiting = copies.waiting(decisions.partition, lambda: False, system.boot_ns())
+            now = [process.published(node).log_end for node in (2, 3)]
+            assert all(after > before or after == 41 for before, after in zip(ends, now, strict=True))
+            assert max(after - before for before, after in zip(ends, now, strict=True)) < 20, "a chunk"
+            ends = now
+            process.replicas.tend(process.partition.deadline(), waiting)
+        assert ends == [41, 41]
