@@ -32,6 +32,7 @@ from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.set_up import is_used, open_locks, renew
 from embedlog.replication.events import Add, Event, Found, HeldTopic, Identity, Observed, Place, Register
 from embedlog.replication.state import State
+from embedlog.storage import file_names, files
 from embedlog.storage.identity import id_bytes, id_text
 
 logger = logging.getLogger("embedlog")
@@ -163,8 +164,10 @@ def _is_copy(each: Entered, state: State) -> bool:
     try:
         found = members.read(path)
         same = found is not None and found.registration_id == registered.incarnation
-        return same and not path.samefile(each.path) and is_used(path)
-    except (EmbedlogError, OSError):  # it cannot be used
+        one, other = files.facts_of(path / file_names.REPLICAS), files.facts_of(each.path / file_names.REPLICAS)
+        alias = one is not None and other is not None and (one.device, one.inode) == (other.device, other.inode)
+        return same and not alias and is_used(path)
+    except EmbedlogError:  # it cannot be used
         return False
 
 

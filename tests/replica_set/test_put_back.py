@@ -340,3 +340,12 @@ def test_a_copy_of_the_whole_set_is_used_beside_it(tmp_path: Path) -> None:
             send(log, b"in the set")
             assert [record.value for record in log.scan("t").records()] == [b"first", b"in the set"]
             assert [record.value for record in other.scan("t").records()] == [b"first", b"in the copy"]
+
+
+def test_another_path_to_a_directory_in_use_is_no_copy(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        (tmp_path / "link").symlink_to(tmp_path / "d1")
+        with embedlog.open([tmp_path / name for name in ("link", "d2", "d3")], housekeeping=False) as other:
+            send(other, b"value")
+        assert [record.value for record in log.scan("t").records()] == [b"value"]
