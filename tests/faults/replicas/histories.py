@@ -111,7 +111,8 @@ class History:
             except Died:
                 return False
             if kind == "note":
-                self.ledger.take(id(victim), content)
+                reporter = 1_000_000 * (1 + self.roles.index(role)) + role.started  # not `id`: a later process can get the same
+                self.ledger.take(reporter, content)
             elif kind == "error":
                 self.ledger.violations.append(f"{role.name} ended: {content[1]}\n{content[2]}")
                 return False
