@@ -117,11 +117,14 @@ def _begin_of(leader: Leader, source: Published) -> int:
 
 
 def _read(read: Read, leader: Leader, offset: int) -> Fetched | None:
-    """The chunk at an offset; None if the log start of the leader passed the offset."""
+    """The chunk at an offset; None if the log start of the leader passed the offset. Raises NotLeader.
+
+    A leader that was replaced meanwhile can have been cut below the offset.
+    """
     try:
         return read(offset)
     except OffsetOutOfRangeError:
-        if leader.partition.published().log_start <= offset:
+        if _leading(leader).log_start <= offset:
             raise
         return None
 

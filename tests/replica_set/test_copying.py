@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.partition.partition import Partition
+from embedlog.partition.replication.replica_log import NotLeader
 from embedlog.replica_set import copying
 from embedlog.replica_set.copying import copy
 from tests.support.replica_partitions import Process, a_set
@@ -128,3 +131,22 @@ def test_batches_that_do_not_continue_the_log_end_the_copy(tmp_path: Path, monke
         monkeypatch.setattr(follower.replica, "take", lambda *given: follower.published().log_end)
         with pytest.raises(StorageError, match="do not continue"):
             copy(leader, follower, leader.partition.published().log_end, far())
+
+
+def test_a_leader_that_is_replaced_and_cut_during_a_copy_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log ends below the offset that is read next: no error of the caller, who asks the new leader."""
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"committed"))
+        process.partition.append(run_of(b"cut"), all_in_sync=False)
+        leader = process.replicas.leader(far())
+        follower = partition(process, min({1, 2, 3} - {leader.node}))
+
+        @contextlib.contextmanager
+        def replaced(source: Partition, *, much: bool) -> Iterator[Callable[[int], object]]:
+            leader.partition.replica.follow(3, leader.epoch + 1, lambda epoch: (-1, 0))
+            assert source.published().log_end == 0
+            yield lambda offset: source.replica.read(offset)
+
+        monkeypatch.setattr(copying, "_reading", replaced)
+        with pytest.raises(NotLeader):
+            copy(leader, follower, 2, far())
