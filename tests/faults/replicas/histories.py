@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Died, Nursery, Victim, state_of
+from tests.faults.replicas import directory_damage
 from tests.faults.replicas.ledger import TRANSACTIONS, Ledger
 from tests.faults.replicas.set_tasks import PARTITIONS, TOPIC
 
@@ -58,6 +59,7 @@ class History:
     counts: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
+    damaged: bool = False  # the next level repairs: damage that no process has read is found by a comparison
 
     @property
     def paths(self) -> list[str]:
@@ -187,8 +189,9 @@ class History:
 
     def fail_directory(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
         node = self.rng.choice(NODES)
-        if self.rng.random() < 0.5:
-            self.remove(node, ends)
+        way = self.rng.choices(("remove", "errors", "damage", "put back", "clone"), (4, 5, 4, 2, 1))[0]
+        if way != "errors":
+            {"remove": self.remove, "damage": self.damage, "put back": self.put_back, "clone": self.clone}[way](node, ends)
             return
         error = self.rng.choice(list(FAILING))
         kinds = self.rng.choice(FAILING[error])
@@ -215,6 +218,36 @@ class History:
         here, there = self.root / f"d{node}", self.root / "removed"
         here.rename(there)
         ends.append(lambda: there.rename(here))
+
+    def damage(self, node: int, ends: list[Callable[[], object]]) -> None:
+        self.note("damages", f"in d{node} {directory_damage.damage(self.root / f'd{node}', self.rng)}")
+        self.damaged = True
+
+    def put_back(self, node: int, ends: list[Callable[[], object]]) -> None:
+        """Replace a directory by its copy of some appends before."""
+        here, earlier = self.root / f"d{node}", self.root / "earlier"
+        directory_damage.copy(here, earlier)
+        self.progress(f"a copy of d{node}", self.rng.randint(1, 20))
+        self.note("earlier copies", f"d{node} is put back")
+        here.rename(self.root / f"replaced-{len(self.lines)}")
+        earlier.rename(here)
+
+    def clone(self, node: int, ends: list[Callable[[], object]]) -> None:
+        """Replace a directory by a copy of another one, for a while."""
+        here, aside, other = (
+            self.root / f"d{node}",
+            self.root / "aside",
+            self.rng.choice([each for each in NODES if each != node]),
+        )
+        self.note("clones", f"d{node} is a copy of d{other}")
+        here.rename(aside)
+        directory_damage.copy(self.root / f"d{other}", here)
+
+        def end() -> None:
+            here.rename(self.root / f"clone-{len(self.lines)}")
+            aside.rename(here)
+
+        ends.append(end)
 
     def fail_process(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
         role = self.rng.choice([role for role in self.roles if self._alive(role)])
@@ -264,7 +297,8 @@ class History:
         healer = Role("healer", "level", (), -1, self.nursery.spawn())
         assert healer.victim is not None
         healer.victim.mutate(self.mutants)
-        healer.victim.start("level", self.paths, LEVEL_S)
+        healer.victim.start("level", self.paths, LEVEL_S, self.damaged)
+        self.damaged = False
         end = time.monotonic() + LEVEL_S + 60
         while True:
             if healer.victim.note_waiting():

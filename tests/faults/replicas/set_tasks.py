@@ -189,8 +189,11 @@ def consume_on(stage: Stage, until_end: bool = False) -> int:
 
 
 @task
-def level(stage: Stage, paths: Sequence[str], deadline_s: float) -> str:
-    """Open the set and do the work of its housekeeper until every replica is in sync; what is missing at the deadline."""
+def level(stage: Stage, paths: Sequence[str], deadline_s: float, repair: bool = False) -> str:
+    """Open the set and do the work of its housekeeper until every replica is in sync; what is missing at the deadline.
+
+    `repair`: also compare all replicas, and repair damaged ones.
+    """
     end, missing = time.monotonic() + deadline_s, ""
     open_set(stage, paths, deadline_s)
     try:
@@ -200,6 +203,8 @@ def level(stage: Stage, paths: Sequence[str], deadline_s: float) -> str:
             except EmbedlogError as problem:
                 stage.note(("failed", "housekeeping", _told(problem)))
             missing = _missing(stage.opened)
+            if not missing and repair:
+                missing = _repaired(stage)
             if not missing:
                 return ""
             time.sleep(0.05)
@@ -207,6 +212,15 @@ def level(stage: Stage, paths: Sequence[str], deadline_s: float) -> str:
     finally:
         log, stage.log = stage.opened, None
         log.close()
+
+
+def _repaired(stage: Stage) -> str:
+    """Why a comparison of all replicas is not without a finding yet."""
+    try:
+        found = stage.opened.verify_replicas(repair=True)
+    except EmbedlogError as problem:
+        return _told(problem)
+    return "; ".join(map(str, found))
 
 
 def _missing(log: embedlog.Log) -> str:
