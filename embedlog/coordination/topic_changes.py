@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -122,10 +122,11 @@ class TopicChanges:
         topic_directories.set_aside(host.path, topic, number, mode)
         return True
 
-    def renew_partition(self, topic: Topic, number: int) -> bool:
+    def renew_partition(self, topic: Topic, number: int, prepare: Callable[[Path], None] | None = None) -> bool:
         """Set aside a partition that is missing or cannot be loaded, and make it again, empty. REQUIRES the directory lock.
 
-        False if another process loaded it meanwhile (TOPICCHANGE-4). An interruption leaves it missing or empty.
+        `prepare` writes to the new directory before it has its name. False if another process loaded the partition meanwhile
+        (TOPICCHANGE-4). An interruption leaves it missing or empty.
         """
         host, path = self._host, self._host.path / file_names.partition_name(topic.name, number)
         with contextlib.ExitStack() as stack:
@@ -137,7 +138,8 @@ class TopicChanges:
                     return False
             topic_directories.set_aside(host.path, topic, number, host.config.file_mode)
         system.point("renew-aside")
-        topic_directories.make_partition(host.path, topic, number, host.config.file_mode)
+        topic_directories.make_prepared(host.path, topic, number, prepare, host.config.file_mode)
+        system.point("renew-made")
         files.sync_directory(host.path)
         return True
 

@@ -136,6 +136,22 @@ def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666
     return path
 
 
+def make_prepared(
+    directory: Path, topic: Topic, number: int, prepare: Callable[[Path], None] | None = None, mode: int = 0o666
+) -> None:
+    """Create the directory of one partition under the name of a retired one, and rename it after `prepare` has written to it.
+
+    The parent is not synced yet. The rest of an interruption is removed as a retired partition.
+    """
+    made = directory / retired_name(topic.name, number, uuid.uuid4().hex)
+    files.mkdir(made, files.directory_mode(mode))
+    write_topic_id(made, topic.topic_id, mode)
+    if prepare is not None:
+        prepare(made)
+    files.sync_directory(made)
+    files.rename(made, directory / file_names.partition_name(topic.name, number))
+
+
 # ---- deletion ------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.replica_set.decisions import promise
+from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replica_set.following.copy_rate import COPIES_IN, COPIES_OUT, CopyRate
 from embedlog.replication.records import LOG, TOPIC
 from embedlog.storage import checkpoints, file_names, files
@@ -143,6 +145,15 @@ class SetDirectory:
         with changes.begin():
             renewed = changes.renew_partition(topic, place[1])
         self.log_directory.forget_partition(topic.name, place[1])
+        return renewed
+
+    def renew_decision_log(self) -> bool:
+        """Set the copy of the decision log aside, and make an incomplete one (PROMISE-3); False if it was loaded meanwhile."""
+        changes, mode = self.log_directory.topic_changes, self.log_directory.config.file_mode
+        with changes.begin():
+            topic = self.log_directory.registry.live(LOG)
+            renewed = changes.renew_partition(topic, 0, lambda path: promise.write(path, Promise(incomplete=True), mode))
+        self.log_directory.forget_partition(LOG, 0)
         return renewed
 
     def present(self, place: tuple[UUID, int], name: str) -> Partition | None:

@@ -27,6 +27,7 @@ from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set import membership as members
+from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog, Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
@@ -338,6 +339,7 @@ class SetMembers:
         """
         if self._read_only:
             return
+        self._renew_copies()
         state, now_ns = self.decisions.hint(), system.boot_ns()
         failed = [each for each in self.directories if each.problem is not None]
         if state is self._state and not failed and not self._unregistered:
@@ -353,6 +355,12 @@ class SetMembers:
             if self._unregistered and (by_hand or now_ns >= self._retry_ns):
                 self._register_again()
             self._state = state if not self._unregistered else None
+
+    def _renew_copies(self) -> None:
+        for node, problem in damaged_copies(self.decisions, {node: each.copy for node, each in self._opened.items()}).items():
+            with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
+                if (opened := self._opened.get(node)) is not None:
+                    renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
 
     def _follow(self, state: State) -> None:
         """Add the directories that other processes have added to the set, and forget those that have left it."""

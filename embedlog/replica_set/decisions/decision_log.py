@@ -199,11 +199,17 @@ class DecisionLog:
         return found.state
 
     def _proposed(
-        self, steps: Sequence[MakeEvent], deadline_ns: int | None, reason: str, *, forced: bool = False
+        self,
+        steps: Sequence[MakeEvent],
+        deadline_ns: int | None,
+        reason: str,
+        *,
+        forced: bool = False,
+        leveling: bool = False,
     ) -> Decided | Refusal:
         deadline, began_ns = self._deadline(deadline_ns), system.boot_ns()
         with locks.holding(self._mutex, deadline, "the decision log"):
-            found, before, events = self._decided(steps, deadline, forced=forced)
+            found, before, events = self._decided(steps, deadline, forced=forced, leveling=leveling)
         if events:
             self.observer(Proposal(events, before, found, reason, (system.boot_ns() - began_ns) / 1e9))
         return found
@@ -211,6 +217,10 @@ class DecisionLog:
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts: for a process that must act on decisions of others (QUORUM-5)."""
         return self.decide_all([], deadline_ns).state
+
+    def level(self, deadline_ns: int | None = None) -> None:
+        """Bring every copy that answers to the newest log, by a record without an effect (QUORUM-4). Raises as `settle`."""
+        self._proposed([], deadline_ns, "", leveling=True)
 
     def settled(self) -> State:
         """The state at the last decision or settlement of this object: all of its records count."""
@@ -220,11 +230,11 @@ class DecisionLog:
         return system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 
     def _decided(
-        self, steps: Sequence[MakeEvent], deadline_ns: int, *, forced: bool = False
+        self, steps: Sequence[MakeEvent], deadline_ns: int, *, forced: bool = False, leveling: bool = False
     ) -> tuple[Decided | Refusal, State, tuple[Event, ...]]:
         """The outcome, the state before it, and the events."""
         with self._session(deadline_ns) as session:
-            session.forced = forced
+            session.forced, session.leveling = forced, leveling
             while True:
                 try:
                     return session.decide(steps), session.before, tuple(session.events)
@@ -264,6 +274,7 @@ class _Session:
         self._paths: dict[int, str] = {}
         self.failed: dict[int, EmbedlogError] = {}
         self.forced = False  # only the voters after the decision count
+        self.leveling = False  # a record is written in any case
 
     # ---- locks -----------------------------------------------------------------------------------
 
@@ -347,7 +358,7 @@ class _Session:
         settled = continues or self._is_settled(best, view)
         found = self._records(steps, view)
         if isinstance(found, Refusal) or not found:
-            if not settled:
+            if self.leveling or not settled:
                 view = self._write((NoOp(),), best, view, continues)
             self.view = view
             return found if isinstance(found, Refusal) else Decided(view.state, ())
