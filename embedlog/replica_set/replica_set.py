@@ -8,6 +8,7 @@ REPLICASET-3  the decided settings of a topic apply to its partitions in each di
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import threading
@@ -18,7 +19,7 @@ from uuid import UUID
 
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
-from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import CorruptRecordError, EmbedlogError, StorageError, UnknownTopicOrPartitionError
 from embedlog.replica_set.assignments import Assignments
 from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
@@ -31,7 +32,9 @@ from embedlog.replica_set.set_members import SetMembers
 from embedlog.replica_set.set_topics import SetTopics
 from embedlog.replica_set.verification.verification import Verification
 from embedlog.replication.events import CreateTopic, Event, Observed, Place
+from embedlog.replication.records import LOG
 from embedlog.replication.state import State
+from embedlog.storage.file_names import partition_name
 from embedlog.topic import Topic
 
 logger = logging.getLogger("embedlog")
@@ -92,10 +95,18 @@ class ReplicaSet:
             return list(self._replicas.values())
 
     def is_damaged(self, problem: EmbedlogError) -> bool:
-        """Whether an error is of a replica that was found damaged before, so that another one has its records."""
-        node = self.directories.blame(problem, missing=True)
-        parts = () if problem.path is None else Path(problem.path).parts
-        return any(node in each.damaged and each.name in parts for each in self.used())
+        """Whether an error is damage of a replica, or of the decision log, whose records another directory has."""
+        node, parts = self.directories.blame(problem, missing=True), () if problem.path is None else Path(problem.path).parts
+        missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+        if node is None or not (missing or isinstance(problem, (CorruptRecordError, UnknownTopicOrPartitionError))):
+            return False
+        if partition_name(LOG, 0) in parts:
+            return len(self.decisions.nodes) > 1
+        state = self.decisions.hint()
+        return any(
+            partition_name(state.topics[topic_id].name, number) in parts and set(each.isr) - {node}
+            for (topic_id, number), each in state.partitions.items()
+        )
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""

@@ -75,6 +75,20 @@ def test_a_copy_that_is_removed_while_the_log_is_open_is_made_again(tmp_path: Pa
     assert are_equal(tmp_path)
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, truncated, changed])
+def test_a_copy_that_is_damaged_while_the_log_is_open_is_copied_again_later(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("first", replication_factor=3)
+        damage(segment_of(tmp_path, 2))
+        log.create_topic("second", replication_factor=3)
+    with opened(tmp_path) as log:
+        log.housekeep()
+        assert log.topics() == ["first", "second"]
+    assert are_equal(tmp_path)
+
+
 def test_without_a_majority_of_the_others_a_damaged_copy_stays(tmp_path: Path) -> None:
     made(tmp_path)
     truncated(segment_of(tmp_path, 2))

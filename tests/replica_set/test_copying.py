@@ -134,7 +134,7 @@ def test_batches_that_do_not_continue_the_log_end_the_copy(tmp_path: Path, monke
 
 
 def test_a_leader_that_is_replaced_and_cut_during_a_copy_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log ends below the offset that is read next: no error of the caller, who asks the new leader."""
+    """Its log ends below the offset that is read next: no error of the caller, which asks the new leader."""
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"committed"))
         process.partition.append(run_of(b"cut"), all_in_sync=False)

@@ -17,7 +17,7 @@ EPISODES_FAST, EPISODES_LONG, PIECES = 3, 10, 40
 def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, counts = histories.experiment(nursery, tmp_path, seed, EPISODES_FAST)
     add_counts("E17", **counts, **verdict.counts())
-    assert not verdict.violations, verdict
+    assert not verdict.violations, "\n".join(verdict.violations)
     assert verdict.acked > 10
 
 
@@ -27,4 +27,4 @@ def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path,
 def test_e17_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     verdict, counts = histories.experiment(nursery, tmp_path, campaign_seed + piece, EPISODES_LONG)
     add_counts("E17", **counts, **verdict.counts())
-    assert not verdict.violations, verdict
+    assert not verdict.violations, "\n".join(verdict.violations)

@@ -1,0 +1,118 @@
+"""A set shrinks to one directory, which opens by its path, and grows again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import ReplicaSetError
+from tests.replica_set.test_growth_of_a_log import QUIET, check_everything, filled, moved, opened, send, together, use, values
+from tests.replica_set.test_opening import content
+from tests.support.replica_directories import CHANGES
+
+
+def test_a_set_shrinks_to_one_directory_that_opens_by_its_path(tmp_path: Path) -> None:
+    with together(tmp_path, 1, 2) as log:
+        log.add_directory(tmp_path / "witness", replicas=False)
+        log.create_topic("t", config={"retention.ms": "-1"}, assignment={0: [2, 1]})
+        send(log, b"first")
+        moved(log, [1])
+        log.retire_directory(2)
+        log.retire_directory(3)
+        send(log, b"second")
+    for path in (tmp_path / "d2", tmp_path / "witness"):
+        before = content(path)
+        with opened(tmp_path / "d1") as log, pytest.raises(ReplicaSetError):
+            log.add_directory(path)
+        with embedlog.open([tmp_path / "d1", path], config=QUIET) as log:
+            assert [each.node for each in log.replicas().directories] == [1], "what was retired is not used"
+        assert content(path) == before
+    with opened(tmp_path / "d1") as log, opened(tmp_path / "d1") as other:
+        send(other, b"third")
+        send(log, b"fourth")
+        assert values(log) == [b"first", b"second", b"third", b"fourth"]
+    with embedlog.open(tmp_path / "d1", alone=True, config=QUIET) as log, together(tmp_path, 1) as other:
+        send(other, b"fifth")
+        send(log, b"sixth")
+        assert log.add_directory(tmp_path / "d4") == 4
+        assert values(log)[-2:] == [b"fifth", b"sixth"]
+
+
+@pytest.mark.slow
+def test_groups_and_transactions_continue_in_a_set_that_shrank(tmp_path: Path) -> None:
+    filled(tmp_path / "d1")
+    with opened(tmp_path / "d1") as log:
+        log.add_directory(tmp_path / "d2")
+        log.add_directory(tmp_path / "d3")
+        moved(log, [2, 3])
+        use(log, b"in the set")
+        moved(log, [1])
+        log.retire_directory(2)
+        log.retire_directory(3)
+    with opened(tmp_path / "d1") as log:
+        check_everything(log, b"in the set")
+        use(log, b"after it")
+        check_everything(log, b"in the set", b"after it")
+
+
+def test_a_retired_directory_forgets_the_decisions_of_its_set_when_it_grows(tmp_path: Path) -> None:
+    with together(tmp_path, 1, 2) as log:
+        log.create_topic("former", assignment={0: [1]})
+        log.retire_directory(2)
+    with opened(tmp_path / "d2") as log:
+        assert log.topics() == []
+        log.create_topic("t")
+        send(log, b"first")
+        assert log.add_directory(tmp_path / "d5") == 3
+        assert log.topics() == ["t"]
+        moved(log, [3])
+        assert values(log) == [b"first"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_last_retirement_can_be_killed_before_every_system_call(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    with together(tmp_path / "set", 1, 2) as log:
+        log.create_topic("t", assignment={0: [2, 1]})
+        send(log, b"first", b"second")
+    for nth in range(1, 1000):
+        root = tmp_path / str(nth)
+        shutil.copytree(tmp_path / "set", root)
+        child = os.fork()
+        if child == 0:
+            try:
+                with together(root, 1, 2) as log:
+                    moved(log, [1])
+                    system.fault_arm(CHANGES, nth, "kill_before")
+                    log.retire_directory(2)
+                    system.fault_off()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), code
+        try:
+            log = opened(root / "d1")
+        except ReplicaSetError:
+            log = together(root, 1, 2)
+        with log:
+            assert values(log) == [b"first", b"second"]
+            send(log, b"third")
+            if 2 in {each.node for each in log.replicas().directories}:
+                log.retire_directory(2)
+        shutil.rmtree(root / "d2")
+        with opened(root / "d1") as log:
+            assert values(log) == [b"first", b"second", b"third"]
+            assert [each.node for each in log.replicas().directories] == [1]
+        shutil.rmtree(root)
+        if not code:
+            assert nth > 10
+            return
+    raise AssertionError("the process is always killed")
