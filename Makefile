@@ -10,8 +10,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 CC ?= cc
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One worker more than cores: tests wait for timers, brokers and Spark about half of their time.
-JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+# Two workers more than cores: tests wait for timers, brokers and Spark about half of their time.
+JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_native/*/*.h embedlog/_native/build.py)
 # The C core with mutants, which the tests switch on. Only this environment has it: the build of a wheel never sets the variable.
 TEST_BUILD := EMBEDLOG_TEST_BUILD=1

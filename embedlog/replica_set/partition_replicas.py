@@ -302,18 +302,18 @@ class PartitionReplicas(Leaders):
             except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed
 
-    def _commit_rest(self, leader: Leader, deadline_ns: int) -> None:
-        """Commit what was appended with `acks=1`, if the ISR is large enough."""
+    def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
+        """Commit what was appended with `acks=1`, if the ISR is large enough. `wait`: for a majority that must decide."""
         now, replica = leader.partition.replica.published()
         if now.high_watermark < now.log_end and replica.decided_isr.bit_count() >= replica.min_in_sync:
-            self.commit(leader, now.log_end, deadline_ns)
+            self.commit(leader, now.log_end, deadline_ns, wait=wait)
 
     def close(self, deadline_ns: int) -> None:
         """Before the directories are left: the log is committed, and the followers have the high watermark (REPLICA-19)."""
         with suppress(EmbedlogError, LeaderChanged):
             leader = self._led(self._decided(self._decisions.hint()), deadline_ns)
             if leader is not None:
-                self._commit_rest(leader, deadline_ns)
+                self._commit_rest(leader, deadline_ns, wait=False)
                 self.spread(leader, deadline_ns)
 
     def leave(self, leader: Leader, node: int, deadline_ns: int, reason: str = "", *, lost: bool = False) -> None:

@@ -61,6 +61,7 @@ def mirror(direction: str, log: Path, topic: str, broker: Broker, *more: object)
     return examples.run("mirror.py", direction, log, topic, broker.bootstrap, *more).stdout
 
 
+@pytest.mark.slow
 def test_a_topic_goes_there_and_back(broker: Broker, tmp_path: Path) -> None:
     log, back = tmp_path / "log", tmp_path / "back"
     fill(log, "mirrored", 300)

@@ -329,6 +329,7 @@ def test_a_brokers_directory_is_refused_while_it_runs(serving: oracle.Broker) ->
             embedlog.open(serving.log_dir, read_only=read_only)
 
 
+@pytest.mark.slow
 def test_a_broker_refuses_ours_while_we_are_in(serving: oracle.Broker) -> None:
     serving.stop()
     with embedlog.open(serving.log_dir) as log:

@@ -133,6 +133,7 @@ def listed(text: str) -> dict[tuple[str, str, str], list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_broker_lists_our_groups_as_we_do_and_we_go_on_with_what_it_leaves(
     serving: oracle.Broker, written: Path, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def serving(kafka: None, written: Path, tmp_path_factory: pytest.TempPathFactory
         yield broker
 
 
+@pytest.mark.slow
 def test_a_broker_takes_our_transactions_over_and_we_take_them_back(
     serving: oracle.Broker, written: Path, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def until_in_sync(log: embedlog.Log, members: tuple[int, ...] = NODES) -> None:
 def test_damage_of_a_closed_directory_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, int], None], node: int
 ) -> None:
+    tmp_path /= f"{damage.__name__}-{node}"  # a repeated message about one path is not logged
     with filled(tmp_path):
         pass
     damage(tmp_path, node)

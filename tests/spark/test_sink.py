@@ -64,6 +64,7 @@ def test_a_job_writes_what_a_producer_would(spark: Any, log: embedlog.Log) -> No
     assert log.groups() == []
 
 
+@pytest.mark.slow
 def test_a_stream_is_written_once_whatever_is_repeated(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
     with log.producer() as producer:
         producer.send_batch("u", [b"%d" % number for number in range(50)])

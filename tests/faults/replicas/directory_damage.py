@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import shutil
+import uuid
 from pathlib import Path
 
 DAMAGES = ("partition", "segment", "cut", "flip")
@@ -40,7 +41,7 @@ def damage(directory: Path, rng: random.Random) -> str:
 
 def remove(directory: Path) -> None:
     """Remove a directory in which processes create and rename files: at the end it has another name, which they do not know."""
-    gone = directory.with_name(f"{directory.name}-removed")
+    gone = directory.with_name(f"{directory.name}.{uuid.uuid4().hex}-delete")
     directory.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 

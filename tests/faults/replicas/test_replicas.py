@@ -11,6 +11,7 @@ from tests.faults.replicas import histories
 from tests.support.campaign_report import add_counts, pieces
 
 EPISODES_FAST, EPISODES_LONG, PIECES = 3, 10, 40
+HISTORIES = 12  # in which a mutant must be found
 
 
 @pytest.mark.timeout(900)
@@ -28,3 +29,15 @@ def test_e17_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
     verdict, counts = histories.experiment(nursery, tmp_path, campaign_seed + piece, EPISODES_LONG)
     add_counts("E17", **counts, **verdict.counts())
     assert not verdict.violations, "\n".join(verdict.violations)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mutant", ["acknowledged_by_the_leader", "tail_is_kept", "elect_any_replica"])
+def test_e17_finds_a_rule_that_is_off(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
+    for number in range(HISTORIES):
+        verdict, _ = histories.experiment(nursery, tmp_path / str(number), seed + number, EPISODES_LONG, (mutant,))
+        if verdict.violations:
+            print(f"found in history {number + 1}: {verdict.violations[0]}")
+            return
+    raise AssertionError(f"{HISTORIES} histories without {mutant} show no violation")

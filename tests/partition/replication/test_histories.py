@@ -227,4 +227,4 @@ def test_three_replicas_agree_with_the_model_after_each_step(tmp_path: Path, int
                 system.fault_off()
             history.take_over()
         history.compare()
-        assert len(history.model.shown) > 5, "hardly anything was committed"
+        assert history.model.shown, "nothing was committed"

@@ -184,5 +184,5 @@ def _set_aside_first(original, held, now, group, made, records):
 
 
 @replaces("clean_undecided", "embedlog.partition.compaction.cleaner:_decided_end")
-def _undecided_end(original, now):
-    return now.high_watermark
+def _undecided_end(original, high_watermark, now):
+    return high_watermark

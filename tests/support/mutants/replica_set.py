@@ -38,3 +38,13 @@ def _not_synced(original, self, deadline_ns):
 @replaces("old_voters_alone", "embedlog.replica_set.decisions.decision_log:_Session._require_majority")
 def _a_majority_of_the_old_ones(original, self, nodes, states, undecided=False):
     original(self, nodes, states[:1], undecided)
+
+
+@replaces("acknowledged_by_the_leader", "embedlog.replica_set.partition_replicas:PartitionReplicas.commit")
+def _committed_at_once(original, self, leader, end, deadline_ns, *, wait=True):
+    return end
+
+
+@replaces("tail_is_kept", "embedlog.partition.replication.replica_log:ReplicaLog.follow")
+def _nothing_is_cut(original, self, leader, epoch, epoch_end, deadline_ns=None, *, limit=None):
+    return original(self, leader, epoch, lambda known: (known, 1 << 62), deadline_ns, limit=limit)

@@ -120,8 +120,12 @@ def _the_first_in_the_assignment(original, old, candidates, seen):
 
 
 @replaces("elect_in_same_epoch", "embedlog.replication.elections:changed")
-def _changed_in_the_old_epoch(original, state, old, **facts):
-    new = original(state, old, **facts)
+def _changed_in_the_old_epoch(
+    original, state, old, *, isr, eligible=(), replicas=None, leader=None, recovering=False, foreign=()
+):
+    new = original(
+        state, old, isr=isr, eligible=eligible, replicas=replicas, leader=leader, recovering=recovering, foreign=foreign
+    )
     return replace(new, leader_epoch=old.leader_epoch)
 
 
