@@ -77,24 +77,24 @@ class Log(Administration, ReplicaAdministration):
             if racks is not None:
                 raise TypeError("racks belong to a list of directories, one for each")
             engine = open_directory(location.checked(path), read_only=read_only, create=create, alone=alone, config=parsed)
-        self._use(engine)
-
-    def _use(self, engine: Engine) -> None:
-        """Serve this engine from now on. After an error it is closed."""
-        self._housekeeper: Housekeeper | None = None
-        self.__dict__.pop("_describer", None)
         try:
-            self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
-            self._engine = engine
-            self._topics = ReplicatedTopicAdmin(engine) if isinstance(engine, ReplicatedEngine) else TopicAdmin(engine)
-            self._groups = GroupAdmin(engine)
-            if not self.read_only:
-                self._housekeeper = ReplicaHousekeeper(engine) if isinstance(engine, ReplicatedEngine) else Housekeeper(engine)
-                if self.config.housekeeping:
-                    self._housekeeper.start()
+            self._use(engine)
         except BaseException:
             engine.close()
             raise
+
+    def _use(self, engine: Engine) -> None:
+        """Serve this engine from now on. REQUIRES that the caller closes it after an error."""
+        self._housekeeper: Housekeeper | None = None
+        self.__dict__.pop("_describer", None)
+        self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
+        self._engine = engine
+        self._topics = ReplicatedTopicAdmin(engine) if isinstance(engine, ReplicatedEngine) else TopicAdmin(engine)
+        self._groups = GroupAdmin(engine)
+        if not self.read_only:
+            self._housekeeper = ReplicaHousekeeper(engine) if isinstance(engine, ReplicatedEngine) else Housekeeper(engine)
+            if self.config.housekeeping:
+                self._housekeeper.start()
 
     # ---- clients ---------------------------------------------------------------------------------
 

@@ -88,7 +88,12 @@ class ReplicaAdministration:
             engine.close()
             adoption.begin(engine.path, deadline_ns=deadline_ns, mode=config.file_mode)
         finally:
-            self._use(open_directory(engine.path, read_only=False, create=False, config=config))
+            opened = open_directory(engine.path, read_only=False, create=False, config=config)
+            try:
+                self._use(opened)
+            except BaseException:
+                opened.close()
+                raise
 
     def retire_directory(self, node: int, *, force: bool = False) -> None:
         """Move all replicas off a directory, then remove it from the set; it is a log of its own then.
