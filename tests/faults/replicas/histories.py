@@ -59,6 +59,7 @@ class History:
     counts: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
+    hostile: bool = False  # also damage, earlier copies and clones
     damaged: bool = False  # the next level repairs: damage that no process has read is found by a comparison
 
     @property
@@ -189,7 +190,8 @@ class History:
 
     def fail_directory(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
         node = self.rng.choice(NODES)
-        way = self.rng.choices(("remove", "errors", "damage", "put back", "clone"), (4, 5, 4, 2, 1))[0]
+        weights = (4, 5, 4, 2, 1) if self.hostile else (1, 1, 0, 0, 0)
+        way = self.rng.choices(("remove", "errors", "damage", "put back", "clone"), weights)[0]
         if way != "errors":
             {"remove": self.remove, "damage": self.damage, "put back": self.put_back, "clone": self.clone}[way](node, ends)
             return
@@ -340,11 +342,11 @@ class History:
 
 
 def experiment(
-    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = ()
+    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = (), *, hostile: bool = False
 ) -> tuple[Verdict, Counter[str]]:
     """One history of so many faults."""
     root.mkdir(parents=True, exist_ok=True)
-    history = History(nursery, root, random.Random(seed), mutants)
+    history = History(nursery, root, random.Random(seed), mutants, hostile=hostile)
     history.prepare()
     for _ in range(episodes):
         history.episode()

@@ -26,7 +26,7 @@ def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path,
 @pytest.mark.timeout(3600)
 @pieces(PIECES)
 def test_e17_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
-    verdict, counts = histories.experiment(nursery, tmp_path, campaign_seed + piece, EPISODES_LONG)
+    verdict, counts = histories.experiment(nursery, tmp_path, campaign_seed + piece, EPISODES_LONG, hostile=piece % 2 == 1)
     add_counts("E17", **counts, **verdict.counts())
     assert not verdict.violations, "\n".join(verdict.violations)
 
