@@ -79,7 +79,7 @@ class DirectoryJobs:
     def clean_if_due(self) -> None:
         """Compact, when due."""
         pause_ms = self._config.log_cleaner_backoff_ms
-        if self._config.log_cleaner_enable and self.is_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
+        if self.is_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
             self.clean()
 
     def points_due(self) -> bool:
@@ -133,7 +133,12 @@ class DirectoryJobs:
     # ---- compaction ------------------------------------------------------------------------------
 
     def clean(self) -> None:
-        """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is left."""
+        """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is left.
+
+        `log.cleaner.enable=false`: nothing is compacted.
+        """
+        if not self._config.log_cleaner_enable:
+            return
         now_ms = system.wall_ms()
         partitions = [each for each in self._directory.all_partitions(loaded_only=False) if each.config.compacted]
         due = [(ratio, each) for each in partitions if (ratio := self._dirty_ratio(each, now_ms)) is not None]

@@ -148,6 +148,5 @@ class Housekeeper:
             with self.jobs.reported("groups"):
                 self._engine.groups.housekeep()
                 self._engine.groups.expire(deadline_ns)
-            if self._engine.config.log_cleaner_enable:
-                self.jobs.clean()
+            self.jobs.clean()
         self.jobs.points()

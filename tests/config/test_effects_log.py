@@ -163,7 +163,7 @@ def synced_a_little_early(world: World) -> int:
 def checkpointed(world: World) -> bool:
     world.topic()
     assert world.send(b"x") is None
-    return rounds(world, lambda: (world.path / "recovery-point-offset-checkpoint").exists())
+    return rounds(world, lambda: (Path(world.log.path) / "recovery-point-offset-checkpoint").exists())
 
 
 def producers_known(world: World) -> int:

@@ -70,7 +70,7 @@ class World:
 
     @property
     def directory(self) -> Path:
-        return self.path / "t-0"
+        return Path(self.log.path) / "t-0"
 
     def files(self, pattern: str) -> list[Path]:
         return sorted(self.directory.glob(pattern))

@@ -52,6 +52,17 @@ OTHERWISE = {  # tests that do not apply to a set as they are
     "test_an_interpreter_that_ends_amid_sends_writes_what_it_took": "its threads end between a send and its note",
     "test_what_a_worker_has_buffered_at_its_end_is_written[forkserver]": ZYGOTE,
     "test_settings_are_a_mapping_or_keywords_in_both_spellings": "the wrapper of `open` merges settings",
+    "test_a_setting_of_a_log_has_an_effect[log_cleaner_dedupe_buffer_size]": INSIDE,
+    "test_a_setting_of_a_log_has_an_effect[producer_id_expiration_ms]": INSIDE,
+    "test_a_setting_of_a_log_has_an_effect[max_open_files]": INSIDE,
+    "test_a_setting_of_a_log_has_an_effect[lock_timeout_ms]": FAILOVER,
+    "test_a_setting_of_a_log_has_an_effect[follow_links]": FAILOVER,
+    "test_a_setting_of_a_producer_has_an_effect[acks]": ENOUGH,
+    "test_a_setting_of_a_topic_has_an_effect[min_insync_replicas]": ENOUGH,
+    "test_a_default_of_all_topics_has_the_effect_of_the_topics_own[min_insync_replicas]": ENOUGH,
+    "test_records_that_are_in_do_not_fail_with_those_that_are_not": FAILOVER,
+    "test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the_log": INSIDE,
+    "test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes": INSIDE,
 }
 SHORT = {"test_transactional_reads.py"}  # the others are slow
 HOOK = Path(__file__).parents[2] / "support" / "processes_on_a_set"

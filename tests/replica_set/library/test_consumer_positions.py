@@ -1,0 +1,3 @@
+"""Positions of consumers, on a set of three directories."""
+
+from tests.consumer.test_positions import *  # noqa: F403 (its tests and fixtures run again here)

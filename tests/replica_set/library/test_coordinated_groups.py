@@ -1,0 +1,3 @@
+"""The coordination of groups, on a set of three directories."""
+
+from tests.coordination.test_groups import *  # noqa: F403 (its tests and fixtures run again here)

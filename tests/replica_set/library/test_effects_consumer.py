@@ -1,0 +1,3 @@
+"""Effects of consumer settings, on a set of three directories."""
+
+from tests.config.test_effects_consumer import *  # noqa: F403 (its tests and fixtures run again here)

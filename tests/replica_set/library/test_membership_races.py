@@ -1,0 +1,3 @@
+"""Races of members of groups, on a set of three directories."""
+
+from tests.consumer.test_membership_races import *  # noqa: F403 (its tests and fixtures run again here)

@@ -1,0 +1,3 @@
+"""Consumers, on a set of three directories."""
+
+from tests.consumer.test_consumer import *  # noqa: F403 (its tests and fixtures run again here)

@@ -1,0 +1,3 @@
+"""Interceptors of producers, on a set of three directories."""
+
+from tests.producer.test_interceptors import *  # noqa: F403 (its tests and fixtures run again here)

@@ -1,0 +1,3 @@
+"""Metrics of producers, on a set of three directories."""
+
+from tests.producer.test_metrics import *  # noqa: F403 (its tests and fixtures run again here)

@@ -1,0 +1,3 @@
+"""Subscriptions, on a set of three directories."""
+
+from tests.consumer.test_subscription import *  # noqa: F403 (its tests and fixtures run again here)
