@@ -3,6 +3,8 @@
 APPENDLOCK-1  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before anything else
 APPENDLOCK-2  after a failure the partition is as it was, or the owner word stays set so that the next holder repairs
 APPENDLOCK-3  the consequence of each code of the C core is defined here: for a caller that has the lock, and for one that has not
+APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may take the role from the page, and store the intent
+    of a cut that removes all segments: the next repair completes that first (LOGCUT-1)
 """
 
 from __future__ import annotations
@@ -202,6 +204,27 @@ class AppendLock:
             broken = False
         finally:
             writer.end(broken)
+
+    @contextlib.contextmanager
+    def unrepairable(self, deadline_ns: int) -> Iterator[LockedPartition | None]:
+        """The lock of a partition whose repair fails, without the repair; None if no repair is due (APPENDLOCK-4).
+
+        The next holder repairs. Raises LockTimeoutError.
+        """
+        self.state.ensure_open()
+        with locks.holding(self.state.mutex, deadline_ns, self.state.path):
+            writer, lock = self.writer.native(), self.writer.lock_file
+            if lock is None:
+                raise ClosedError(f"partition {self.state.name} is closed")
+            lock_order.taken(self._lock_name)
+            try:
+                self.state.lock_os(lock, deadline_ns)
+                page = self.state.page
+                due = page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
+                yield self._held() if due else None
+            finally:
+                writer.end(True)
+                lock_order.left(self._lock_name)
 
     # ---- for readers -----------------------------------------------------------------------------
 

@@ -6,10 +6,12 @@ REPAIR-3  a repair can be interrupted anywhere and repeated
 REPAIR-4  the state of the producers begins at the published end: batches below it are in the log, whatever the appender intended
 REPAIR-5  the transaction index gets exactly the entries of the markers in the log: published ones, then the recovered ones
 REPAIR-6  every process that has cached a producer of this partition reads the log again afterwards
+REPAIR-7  a missing active segment is damage of the partition. A missing partition directory is a failure of the storage
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from embedlog import segment
 from embedlog._native import system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_NONE, Replica
 from embedlog._native.system import Published
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction
 from embedlog.format.producer_state import ProducerState
@@ -75,7 +77,7 @@ def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> 
 def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, Replica]:
     now, directory, base = held.now, held.path, held.now.segment_base
     path = file_names.segment_path(directory, base)
-    size = segment.size_of(directory, base)
+    size = _active_size(directory, base)
     if size < now.segment_size:
         raise CorruptRecordError("published bytes are missing", path=path, expected=f"{now.segment_size} bytes", found=size)
     builder = builder_at(now, held.state.config.index_interval_bytes)
@@ -108,6 +110,16 @@ def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, R
     if replica.role != ROLE_NONE:
         after = after._replace(high_watermark=min(now.high_watermark, after.log_end))
     return producers.finish(after._replace(first_timestamp=first_timestamp), replica)
+
+
+def _active_size(directory: Path, base: int) -> int:
+    """Bytes of the active segment. A file that is missing alone is damage of this partition (REPAIR-7)."""
+    try:
+        return segment.size_of(directory, base)
+    except StorageError as problem:
+        if problem.errno != errno.ENOENT or not files.is_directory(directory):
+            raise
+        raise CorruptRecordError("the active segment is missing", path=problem.path) from problem
 
 
 def _remove_unpublished(held: LockedPartition, now: Published) -> None:

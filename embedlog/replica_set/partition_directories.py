@@ -2,12 +2,15 @@
 
 PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the process is raised
 PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
+PARTITIONDIRECTORY-3  a missing file of a partition is damage of this replica, unless its whole directory is missing
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from embedlog import _logging
@@ -17,6 +20,7 @@ from embedlog.errors import (
     EmbedlogError,
     LeaderNotAvailableError,
     LockTimeoutError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from embedlog.replica_set.open_directories import Damage, OpenDirectories, OpenDirectory
@@ -152,9 +156,10 @@ class PartitionDirectories:
         if node is None:
             raise problem
         decided = self._decided(self._decisions.hint())
-        gone = self._directories.missing(node) if isinstance(problem, UnknownTopicOrPartitionError) else None
+        absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
+        gone = self._directories.missing(node) if absent else None
         problem = gone or problem
-        if isinstance(problem, (CorruptRecordError, UnknownTopicOrPartitionError)):
+        if isinstance(problem, CorruptRecordError) or (absent and gone is None):
             if decided.isr == (node,) and not decided.elr:
                 raise problem
             if node in decided.replicas:
@@ -163,6 +168,11 @@ class PartitionDirectories:
             self._directories.fail(node, problem)
             logger.warning("%s: node %d failed: %s", self.name, node, problem)
         return node
+
+    def _is_missing_file(self, problem: EmbedlogError) -> bool:
+        """Whether a file of this partition is missing (PARTITIONDIRECTORY-3)."""
+        inside = problem.path is not None and self.name in (Path(problem.path).name, Path(problem.path).parent.name)
+        return inside and isinstance(problem, StorageError) and problem.errno == errno.ENOENT
 
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
         """Use another replica for a while: the rest of the directory stays in use (PARTITIONDIRECTORY-2)."""

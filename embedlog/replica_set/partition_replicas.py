@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
 from embedlog.errors import (
+    CorruptRecordError,
     EmbedlogError,
     LeaderNotAvailableError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.copying import copy
@@ -328,10 +330,11 @@ class PartitionReplicas(Leaders):
         self._decide_and_install(event, leader, deadline_ns, reason or f"node {node}: {self._reason(node)}")
 
     def begin_again(self, leader: Leader, node: int, deadline_ns: int) -> bool:
-        """Empty a replica that no process can load, and that left ISR and ELR; False if it was loaded meanwhile.
+        """Empty a replica that no process can load or repair, and that left ISR and ELR; False if it is in order meanwhile.
 
         Raises LeaderChanged if it joins meanwhile, LeaderNotAvailableError if its directory fails.
         """
+        loaded = self._without_role(node, deadline_ns)
         with leader.partition.replica.exclusive(deadline_ns):  # after this no earlier join is in progress
             leads = self.leads(leader)
         state = self._decisions.settle(deadline_ns)
@@ -341,7 +344,17 @@ class PartitionReplicas(Leaders):
         if member is None or member.directory is None:
             raise LeaderNotAvailableError(f"the directory of node {node} fails: {self.name} is repaired after it returns")
         system.point("renew-left")
+        if loaded is not None:
+            return loaded.replica.restart_damaged(leader.partition.published().log_start, deadline_ns)
         return member.directory.renew(self._place, state)
+
+    def _without_role(self, node: int, deadline_ns: int) -> Partition | None:
+        """A replica that is loaded although its repair fails: it has no role now. None if it is not loaded."""
+        with suppress(CorruptRecordError, UnknownTopicOrPartitionError):
+            partition = self.reached(node, damaged=True)
+            if partition is not None and partition.replica.lose_role(deadline_ns):
+                return partition
+        return None
 
     def _decide_and_install(self, event: MakeEvent, leader: Leader, deadline_ns: int, reason: str) -> bool:
         """Decide about the ISR, and install the decision in the leader's page; False if another decision came first."""

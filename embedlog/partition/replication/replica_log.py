@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from embedlog.partition.replication.known_high_watermark import known_high_water
 from embedlog.partition.replication.locked_replica import LockedReplica
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.sync import Syncer
+from embedlog.partition.truncation import log_cut
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.checkpoints import EpochCache
 
@@ -196,6 +198,10 @@ class ReplicaLog:
         found.offset = offset
         return found
 
+    def missing_segment(self, offset: int) -> Path | None:
+        """As `Reader.missing_segment`."""
+        return self._reader.missing_segment(offset)
+
     def take(self, fetched: Fetched, epoch: int, high_watermark: int, deadline_ns: int | None = None, log_start: int = 0) -> int:
         """Append the batches that `read` of a leader returned; the log end. Raises Fenced.
 
@@ -232,6 +238,26 @@ class ReplicaLog:
         if fenced:
             raise Fenced
         return end
+
+    def lose_role(self, deadline_ns: int) -> bool:
+        """Take the role from the page of a log whose repair fails; False if no repair is due. Afterwards it joins no ISR."""
+        with self._lock.unrepairable(deadline_ns) as held:
+            if held is None:
+                return False
+            held.publish(held.state.read_page(), held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0))
+            return True
+
+    def restart_damaged(self, offset: int, deadline_ns: int) -> bool:
+        """Begin a log whose repair fails again at an offset (APPENDLOCK-4); False if it was repaired, or has a role meanwhile.
+
+        REQUIRES `lose_role`, and that a settled decision removed the replica from ISR and ELR after that.
+        """
+        with self._lock.unrepairable(deadline_ns) as held:
+            if held is None or held.replica.role != ROLE_NONE:
+                return False
+            log_cut.intend_restart(held, offset)
+        with self.exclusive(deadline_ns):
+            return True
 
     def learn(self, epoch: int, high_watermark: int, deadline_ns: int | None = None) -> None:
         """Take the leader's high watermark without records. Raises Fenced."""

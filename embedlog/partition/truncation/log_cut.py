@@ -76,12 +76,22 @@ def begin(
     `epoch` and `replica` are published with the cut. After an interruption the cut is completed without them.
     """
     held.state.mark_dirty()
+    _store_intent(held, kind, base, offset)
+    return _complete(held, epoch, replica)
+
+
+def intend_restart(held: LockedPartition, offset: int) -> None:
+    """Store the intent to begin the log again at an offset: the next repair does it. REQUIRES that a repair is due."""
+    held.state.mark_dirty()
+    _store_intent(held, system.CUT_ALL, offset, offset)
+
+
+def _store_intent(held: LockedPartition, kind: int, base: int, offset: int) -> None:
     page = held.page
     page.set(system.WORD_CUT_BASE, base)
     page.set(system.WORD_CUT_OFFSET, offset)
     page.set(system.WORD_CUT_INTENT, kind)
     system.point("cut-intent")
-    return _complete(held, epoch, replica)
 
 
 def resume(held: LockedPartition) -> Published:
@@ -130,7 +140,8 @@ def _complete(held: LockedPartition, epoch: int | None, replica: Replica | None)
 def _is_published(directory: Path, now: Published, kind: int, base: int, offset: int) -> bool:
     """Whether the published tuple is that of the log after the cut: it was published, or there is nothing to cut."""
     if kind == system.CUT_ALL:
-        return (now.segment_base, now.segment_size, now.log_start) == (offset, 0, offset)
+        begun = (now.segment_base, now.segment_size, now.log_start) == (offset, 0, offset)
+        return begun and files.exists(file_names.segment_path(directory, offset))
     if now.segment_base != base or now.log_end > offset:
         return False
     return remaining(directory, base, segment.size_of(directory, base), offset).size == now.segment_size

@@ -6,23 +6,25 @@ COMPARISON-2  each replica of a compacted topic is compacted on its own: there t
 COMPARISON-3  a chunk that cannot be read is read again in the shortest pieces that have a digest: the difference begins at the
     first unreadable piece
 COMPARISON-4  no lock is held. A log start that moves during the comparison moves the comparison
+COMPARISON-5  a segment without a file is damage, also if an open descriptor still reads it. Such a replica begins again
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format import record_batch
 from embedlog.format.visibility import READ_COMMITTED, seen
+from embedlog.storage import files
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
 
@@ -53,11 +55,15 @@ class SourceDamagedError(Exception):
 
 
 class _Damaged(Exception):
-    """A replica cannot be read from an offset on."""
+    """A replica cannot be read from an offset on; with `anew` it cannot be cut there either."""
 
-    def __init__(self, offset: int, path: Path, problem: str) -> None:
+    def __init__(self, offset: int, path: Path, problem: str, *, anew: bool = False) -> None:
         super().__init__(problem)
-        self.offset, self.path = offset, path
+        self.offset, self.path, self.anew = offset, path, anew
+
+    def difference(self, end: int) -> Difference:
+        """The damage, up to the end of the comparison."""
+        return Difference("damaged", self.path, self.offset, end, str(self), self.anew)
 
 
 def compare(leader: Partition, follower: Partition, note: Note = lambda size: None) -> Difference | None:
@@ -81,15 +87,34 @@ def _stable_end(partition: Partition) -> int:
 
 
 def _read(partition: Partition, at: int, end: int) -> Fetched:
-    """The batches from an offset on. Raises _Damaged if the first one cannot be read (COMPARISON-3)."""
+    """The batches from an offset on. Raises _Damaged if the first one cannot be read (COMPARISON-3, COMPARISON-5)."""
     try:
-        return partition.replica.read(at, CHUNK_BYTES, end)
+        fetched = partition.replica.read(at, CHUNK_BYTES, end)
     except CorruptRecordError:
         pass
+    except StorageError as problem:
+        raise _as_damage(partition, at, problem) from problem
+    else:
+        _check_files(partition, at)
+        return fetched
     try:
         return partition.replica.read(at, 1, end)
     except CorruptRecordError as problem:
         raise _Damaged(at, _file(partition, problem), str(problem)) from problem
+
+
+def _as_damage(partition: Partition, at: int, problem: StorageError) -> _Damaged | StorageError:
+    """A missing file as damage; the error itself if another one, or the whole partition, is missing."""
+    if problem.errno != errno.ENOENT or problem.path is None or Path(problem.path).parent != partition.path:
+        return problem
+    return problem if not files.is_directory(partition.path) else _Damaged(at, Path(problem.path), str(problem), anew=True)
+
+
+def _check_files(partition: Partition, at: int) -> None:
+    """Raise _Damaged if the segment with an offset was removed. Its open descriptor reads it further (COMPARISON-5)."""
+    missing = partition.replica.missing_segment(at)
+    if missing is not None and partition.published().log_start <= at:
+        raise _Damaged(at, missing, "the segment is missing", anew=True)
 
 
 def _file(partition: Partition, problem: CorruptRecordError) -> Path:
@@ -107,7 +132,7 @@ def _damage(partition: Partition, end: int, note: Note, first: int = 0) -> Diffe
                 continue
             raise
         except _Damaged as found:
-            return Difference("damaged", found.path, found.offset, end, str(found))
+            return found.difference(end)
         if not len(fetched.batches):
             return None
         note(len(fetched.data))
@@ -128,7 +153,7 @@ def _different_bytes(leader: Partition, follower: Partition, end: int, note: Not
                 continue
             raise
         except _Damaged as found:
-            raise SourceDamagedError(Difference("damaged", found.path, found.offset, end, str(found))) from found
+            raise SourceDamagedError(found.difference(end)) from found
         try:
             theirs = _read(follower, at, end)
         except OffsetOutOfRangeError:
@@ -136,7 +161,7 @@ def _different_bytes(leader: Partition, follower: Partition, end: int, note: Not
                 continue
             raise
         except _Damaged as found:
-            return Difference("damaged", found.path, found.offset, end, str(found))
+            return found.difference(end)
         if not len(ours.batches) and not len(theirs.batches):
             return None
         if not len(theirs.batches) or not len(ours.batches):

@@ -168,7 +168,7 @@ def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], end
             continue
         damage.repair.made()
         try:
-            problem = load_problem(replicas, node)
+            problem = load_problem(replicas, node, deadline)
             if problem is not None:
                 renew(replicas, node, problem, deadline)
             PartitionRepair(replicas, deadline).repair(node, note)

@@ -1,10 +1,12 @@
-"""This module begins a replica again that cannot be loaded, or whose directory is missing.
+"""This module begins a replica again that cannot be loaded or repaired, or whose directory is missing.
 
 RENEWAL-1  the leader's records are read with all checks first: without a good source nothing is changed
 RENEWAL-2  the replica leaves the ISR and the ELR by a settled decision before its files are set aside (REPLICA-5)
 RENEWAL-3  a replica that another process has loaded meanwhile stays: under its append lock its page shows that (TOPICCHANGE-4)
 RENEWAL-4  an interruption leaves a replica outside the ISR that is damaged, missing or empty. The next round begins again
 RENEWAL-5  the files that are set aside are those of a retired partition, and are removed after `file.delete.delay.ms`
+RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repair of an interrupted append finds damage, loses its
+    role first. Its log begins again by a cut, which other processes with this page follow (APPENDLOCK-4)
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
-def load_problem(replicas: PartitionReplicas, node: int) -> EmbedlogError | None:
-    """The reason why the replica of a node has no page; None if it is loaded. Raises other errors of the directory."""
+def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], int]) -> EmbedlogError | None:
+    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other errors of the directory."""
     try:
         partition = replicas.reached(node, damaged=True)
         if partition is not None:
-            partition.published()
+            with partition.replica.exclusive(deadline()):
+                pass
     except (CorruptRecordError, UnknownTopicOrPartitionError) as problem:
         return problem
     return None

@@ -1,0 +1,122 @@
+"""Damage of a replica while processes have it open: removed and cut segments, also after a killed append."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from tests.replica_set.test_renewal import truncated, until_in_sync, without_directory, without_segment
+from tests.replica_set.test_verification import QUIET, WANTED, assert_equal_copies, filled, isr, opened, values
+
+
+def killed_during(work: Callable[[embedlog.Log], object], root: Path, kind: str, when: str, name: str) -> None:
+    """Another process is killed at a call while it works on the set."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with opened(root) as other:
+                system.fault_arm([kind], 1, when, name=name)
+                work(other)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
+
+
+def send(log: embedlog.Log, topic: str, value: bytes) -> None:
+    with log.producer() as producer:
+        producer.send(topic, value, key=b"k").result(20)
+
+
+def killed_append(root: Path, node: int) -> None:
+    """A process is killed after its write to the replica of a node: the next append repairs that replica first."""
+    killed_during(lambda log: send(log, "t", b"lost"), root, "pwrite", "kill_after", f"/d{node}/t-0/00000000000000000000.log")
+
+
+@pytest.mark.parametrize("node", [1, 2])
+@pytest.mark.parametrize("damage", [without_segment, truncated, without_directory])
+def test_damage_after_a_killed_append_is_replaced(tmp_path: Path, damage: Callable[[Path, int], None], node: int) -> None:
+    """The repair of the append finds the damage (APPENDLOCK-4, RENEWAL-6)."""
+    with filled(tmp_path) as log, opened(tmp_path) as other:
+        assert values(other) == WANTED  # its page and descriptors are those of before the damage
+        killed_append(tmp_path, node)
+        damage(tmp_path, node)
+        send(log, "t", b"more")
+        send(other, "t", b"of the other")
+        found = values(log)
+        assert [value for value in found if value != b"lost"] == [*WANTED, b"more", b"of the other"]
+        until_in_sync(log)
+        assert log.verify_replicas() == other.verify_replicas() == []
+        assert values(other) == found
+        send(other, "t", b"last")  # without node 1, as long as it rests after the damage that this process has seen
+        other.housekeep()
+        until_in_sync(other)
+    assert_equal_copies(tmp_path)
+    with opened(tmp_path) as log:
+        assert values(log) == [*found, b"last"]
+
+
+def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -> None:
+    """It is damage of one replica, and no failure of its directory (REPAIR-7, PARTITIONDIRECTORY-3)."""
+    with filled(tmp_path) as log:
+        log.create_topic("u", assignment={0: [2, 1, 3]})
+        killed_append(tmp_path, 2)
+        without_segment(tmp_path, 2)
+        send(log, "t", b"more")
+        send(log, "u", b"u")
+        assert 2 not in isr(log)
+        found = log.replicas("u").partitions[0]
+        assert (found.leader, sorted(found.isr)) == (2, [1, 2, 3])
+        assert log.replicas().directories[1].state == "live"
+
+
+@pytest.mark.parametrize("point", ["renew-left", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"])
+def test_a_process_that_is_killed_while_a_damaged_log_begins_again(tmp_path: Path, point: str) -> None:
+    """Another process completes it: the intent is in the page (LOGCUT-1)."""
+    with filled(tmp_path) as log:
+        killed_append(tmp_path, 2)
+        truncated(tmp_path, 2)
+        send(log, "t", b"more")
+
+        def repair(other: embedlog.Log) -> None:
+            for number in range(10):
+                send(other, "t", b"%d" % number)
+                other.housekeep()
+
+        killed_during(repair, tmp_path, "point", "kill_before", point)
+        found = values(log)
+        assert b"more" in found
+        until_in_sync(log)
+        assert log.verify_replicas() == []
+        assert values(log) == found
+        send(log, "t", b"last")
+    assert_equal_copies(tmp_path)
+
+
+@pytest.mark.parametrize("node", [1, 2])
+@pytest.mark.parametrize("which", [1, -1])
+def test_a_removed_segment_is_found_by_a_verification(tmp_path: Path, which: int, node: int) -> None:
+    """An open descriptor still reads a removed file (COMPARISON-5)."""
+    paths = [tmp_path / f"d{n}" for n in (1, 2, 3)]
+    with embedlog.open(paths, config=QUIET) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"segment.bytes": "16384"})
+        with log.producer(linger_ms=0) as producer:
+            for number in range(60):
+                producer.send("t", b"%03d" % number * 200).result(20)
+        wanted = values(log)
+        assert log.verify_replicas() == []
+        found = sorted((tmp_path / f"d{node}" / "t-0").glob("*.log"))
+        assert len(found) > 2
+        found[which].unlink()
+        assert [(each.node, each.path) for each in log.verify_replicas()] == [(node, str(found[which]))]
+        log.verify_replicas(repair=True)
+        until_in_sync(log)
+        assert log.verify_replicas() == []
+        assert values(log) == wanted
+        send(log, "t", b"more")
+    assert_equal_copies(tmp_path)
