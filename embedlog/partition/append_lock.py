@@ -3,8 +3,8 @@
 APPENDLOCK-1  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before anything else
 APPENDLOCK-2  after a failure the partition is as it was, or the owner word stays set so that the next holder repairs
 APPENDLOCK-3  the consequence of each code of the C core is defined here: for a caller that has the lock, and for one that has not
-APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may take the role from the page, and store the intent
-    of a cut that removes all segments: the next repair completes that first (LOGCUT-1)
+APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may take the role from the page. It may also store
+    the intent of a cut that removes all segments, which the next repair completes first (LOGCUT-1)
 """
 
 from __future__ import annotations
