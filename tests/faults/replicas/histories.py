@@ -45,6 +45,7 @@ class Role:
     number: int  # of the next value; it grows with each process
     victim: Victim | None = None
     started: int = 0
+    thawed: bool = False  # it was frozen, and continues. It may meet the fault once more before it has disarmed it
 
 
 @dataclass
@@ -84,7 +85,7 @@ class History:
     def start(self, role: Role) -> None:
         victim = self.nursery.spawn()
         victim.mutate(self.mutants)
-        role.victim, role.started = victim, role.started + 1
+        role.victim, role.started, role.thawed = victim, role.started + 1, False
         victim.start("open_set", self.paths, LEVEL_S)
         self._run(role)
 
@@ -98,7 +99,10 @@ class History:
         role.victim.start(role.task, *arguments)
 
     def pump(self, seconds: float = 0.05) -> None:
-        """Take the notes that have arrived."""
+        """Take the notes that have arrived. A thawed process that stops again continues."""
+        for role in self.roles:
+            if role.thawed and role.victim is not None and state_of(role.victim.pid) == "T":
+                role.victim.resume()
         running = {role.victim: role for role in self.roles if role.victim is not None}
         ready, _, _ = select.select(list(running), [], [], seconds)
         for victim in ready:
@@ -266,12 +270,14 @@ class History:
             ends.append(lambda: self.kill(role))
         elif way == "freeze":
             self.note("freezes", f"{role.name} freezes")
+            role.thawed = False
             role.victim.stop()
             frozen.append(role)
             ends.append(lambda: self.thaw(role))
         else:
             kinds = self.rng.choice(STOPPING)
             self.note("freezes", f"{role.name} freezes at {kinds}")
+            role.thawed = False
             self.arm(role, kinds, self.rng.choice(("stop_before", "stop_after")), self.rng.randint(1, 60), 0, False, "")
             frozen.append(role)
             ends.append(lambda: self.thaw(role))
@@ -285,6 +291,7 @@ class History:
             self.kill(role)
         else:
             role.victim.resume()
+            role.thawed = True
 
     def note(self, kind: str, text: str) -> None:
         self.counts[kind] += 1
