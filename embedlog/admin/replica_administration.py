@@ -158,8 +158,9 @@ class ReplicaAdministration:
     ) -> list[ReplicaDifference]:
         """Compare the committed records of all replicas in the ISRs with their leaders, of all topics or of one; the differences.
 
-        All bytes are read. Of a compacted topic the last value of each key is compared. `repair` repairs the differences, as by
-        `repair`. `progress(bytes compared)` is called repeatedly; its exception ends the call. One directory has no differences.
+        All bytes are read, without a topic also those of the copies of the decision log (`__replica_state`). Of a compacted topic
+        the last value of each key is compared. `repair` repairs the differences, as by `repair`. `progress(bytes compared)` is
+        called repeatedly; its exception ends the call. One directory has no differences.
         Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
         """
         self._engine.check_open()
@@ -167,7 +168,7 @@ class ReplicaAdministration:
             return []
         used = self._changeable_set() if repair else self._engine.set
         places = used.assignments.places(topic, None)
-        found = used.verification.differences(places, progress)
+        found = used.verification.differences(places, progress, decisions=topic is None)
         if repair and found:
             used.verification.repair(found, places)
         return found
@@ -181,7 +182,7 @@ class ReplicaAdministration:
         """
         used = self._changeable_set()
         places = used.assignments.places(topic, partition)
-        return used.verification.repair(used.verification.differences(places), places)
+        return used.verification.repair(used.verification.differences(places, decisions=topic is None), places)
 
     def _changeable_set(self) -> ReplicaSet:
         engine = self._engine

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from embedlog._native import system
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
@@ -25,6 +26,7 @@ from embedlog.replica_set.decisions.copies import Copy
 from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
 from embedlog.replica_set.registration import Entered, Opening
 from embedlog.replica_set.set_directory import SetDirectory
+from embedlog.storage import file_names, files
 from embedlog.storage.identity import read_clean_mark
 
 if TYPE_CHECKING:
@@ -141,3 +143,24 @@ def leave_earlier(directory: LogDirectory) -> None:
         directory.close()
     with contextlib.suppress(EmbedlogError):
         directory.release()
+
+
+def is_unchanged(opened: Opened) -> bool:
+    """Whether lock file, control page and registration id are those that this process uses. Raises StorageError."""
+    directory = opened.directory.log_directory.directory
+    own = present(members.found_in(opened.path))
+    if own.registration_id != opened.entered.membership.registration_id or not directory.holds_lock():
+        return False
+    page = directory.page
+    return page is not None and _is_mapped(page, opened.path / file_names.CONTROL)
+
+
+def _is_mapped(page: system.Page, path: Path) -> bool:
+    """Whether a store into the page reaches the file with this name: after a new mount the numbers of the file may be equal."""
+    page.move_topics(True)
+    with files.opened(path, files.READ) as fd:
+        now = system.Page(fd, False, page.locked)
+    try:
+        return now.incarnation() == page.incarnation() and now.topics() == page.topics()
+    finally:
+        now.close()

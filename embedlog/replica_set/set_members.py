@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from embedlog import _logging
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import adoption, member_directories, registration
@@ -32,7 +33,7 @@ from embedlog.replica_set.decisions.decision_log import DecisionLog, Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from embedlog.storage import file_names, files, locks
+from embedlog.storage import files, locks
 from embedlog.storage.identity import id_text
 
 if TYPE_CHECKING:
@@ -357,10 +358,20 @@ class SetMembers:
             self._state = state if not self._unregistered else None
 
     def _renew_copies(self) -> None:
-        for node, problem in damaged_copies(self.decisions, {node: each.copy for node, each in self._opened.items()}).items():
-            with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
-                if (opened := self._opened.get(node)) is not None:
-                    renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
+        """Begin damaged copies of the decision log again. A directory that fails returns first."""
+        used = {node: each.copy for node, each in self._opened.items() if self.directories.get(node) is not None}
+        for node, problem in damaged_copies(self.decisions, used).items():
+            try:
+                self.renew_copy(node, problem)
+            except EmbedlogError as found:
+                what = f"the decision log of node {node} is damaged, and not copied again yet"
+                _logging.report(logger, logging.WARNING, (self._opened[node].path, what), what, found)
+
+    def renew_copy(self, node: int, problem: EmbedlogError) -> None:
+        """Begin a damaged copy of the decision log again. Raises NotEnoughDirectoriesError, LockTimeoutError, StorageError."""
+        with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
+            if (opened := self._opened.get(node)) is not None:
+                renew_copy(self.decisions, opened.directory, opened.copy, problem, self._deadline)
 
     def _follow(self, state: State) -> None:
         """Add the directories that other processes have added to the set, and forget those that have left it."""
@@ -395,7 +406,7 @@ class SetMembers:
         """Use a failed directory again, if it is the same as before; otherwise open it again (SETMEMBERS-4)."""
         opened = self._opened.get(member.node)
         try:
-            if opened is not None and not replaced and self._is_unchanged(opened):
+            if opened is not None and not replaced and member_directories.is_unchanged(opened):
                 self.directories.recovered(member.node)
                 return
             path = opened.path if opened is not None else Path(state.nodes[member.node].path)
@@ -428,23 +439,3 @@ class SetMembers:
         self._use_registered(state)
         logger.warning("the directory %s of node %d is back", path, node)
         self._register_again()
-
-    def _is_unchanged(self, opened: Opened) -> bool:
-        """Whether lock file, control page and registration id are those that this process uses. Raises StorageError."""
-        directory = opened.directory.log_directory.directory
-        own = member_directories.present(members.found_in(opened.path))
-        if own.registration_id != opened.entered.membership.registration_id or not directory.holds_lock():
-            return False
-        page = directory.page
-        return page is not None and _is_mapped(page, opened.path / file_names.CONTROL)
-
-
-def _is_mapped(page: system.Page, path: Path) -> bool:
-    """Whether a store into the page reaches the file with this name: after a new mount the numbers of the file may be equal."""
-    page.move_topics(True)
-    with files.opened(path, files.READ) as fd:
-        now = system.Page(fd, False, page.locked)
-    try:
-        return now.incarnation() == page.incarnation() and now.topics() == page.topics()
-    finally:
-        now.close()

@@ -75,6 +75,85 @@ def test_a_copy_that_is_removed_while_the_log_is_open_is_made_again(tmp_path: Pa
     assert are_equal(tmp_path)
 
 
+@pytest.mark.parametrize("node", [1, 2])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_in_an_open_copy_is_found_and_copied_again(tmp_path: Path, damage: Callable[[Path], None], node: int) -> None:
+    """Also for processes that have its page and its descriptors (COPYRENEWAL-3, COPYRENEWAL-4)."""
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        log.create_topic("first", replication_factor=3)
+        assert log.verify_replicas() == other.verify_replicas() == []
+        damage(segment := segment_of(tmp_path, node))
+        found = other.verify_replicas()
+        assert [(each.topic, each.node, each.kind) for each in found] == [("__replica_state", node, "damaged")]
+        assert Path(found[0].path).name in (segment.name, segment.parent.name)
+        assert log.verify_replicas("first") == []
+        report = other.repair()
+        assert [(each.topic, each.node, each.source) for each in report.repaired] == [("__replica_state", node, 3 - node)]
+        assert not report.left
+        assert log.verify_replicas() == other.verify_replicas() == []
+        log.create_topic("second", replication_factor=3)
+        other.create_topic("third", replication_factor=3)
+        assert log.topics() == other.topics() == ["first", "second", "third"]
+    assert are_equal(tmp_path)
+    (tmp_path / f"d{3 - node}").rename(tmp_path / "away")  # the copy counts again
+    with opened(tmp_path) as log:
+        assert log.topics() == ["first", "second", "third"]
+        log.create_topic("fourth", replication_factor=2)
+
+
+def killed(root: Path, kind: str, action: str, name: str, work: Callable[[embedlog.Log], object]) -> None:
+    """Another process is killed in the middle of its work on the set."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with opened(root) as log:
+                system.fault_arm([kind], 1, action, name=name)
+                work(log)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, truncated])
+def test_damage_after_a_killed_decision_is_copied_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """The repair of the append finds the damage (APPENDLOCK-4)."""
+    with opened(tmp_path) as log:
+        log.create_topic("first", replication_factor=3)
+        name = f"/d2/{LOG}/00000000000000000000.log"
+        killed(tmp_path, "pwrite", "kill_after", name, lambda other: other.create_topic("lost", replication_factor=3))
+        damage(segment_of(tmp_path, 2))
+        log.create_topic("second", replication_factor=3)
+        log.housekeep()
+        assert log.verify_replicas() == []
+        assert {"first", "second"} <= set(log.topics())
+        away = (tmp_path / "d1").rename(tmp_path / "away")
+        log.create_topic("third", replication_factor=2)  # by the copies of nodes 2 and 3
+        away.rename(tmp_path / "d1")
+        log.housekeep()
+        log.create_topic("fourth", replication_factor=3)
+    assert are_equal(tmp_path)
+
+
+@pytest.mark.parametrize("point", ["renew-noted", "cut-intent", "cut-begun", "cut-manifest", "cut-segment", "cut-published"])
+def test_a_process_that_is_killed_while_an_open_copy_begins_again(tmp_path: Path, point: str) -> None:
+    """The copy is incomplete from before the cut until it is level: with an older copy it is no majority (COPYRENEWAL-2)."""
+    with opened(tmp_path) as log:
+        log.create_topic("first", replication_factor=3)
+        truncated(segment_of(tmp_path, 2))
+        killed(tmp_path, "point", "kill_before", point, lambda other: other.repair())
+        assert promise.read(segment_of(tmp_path, 2).parent).incomplete
+        away = (tmp_path / "d3").rename(tmp_path / "away")
+        with pytest.raises(embedlog.errors.NotEnoughDirectoriesError):
+            log.create_topic("second", replication_factor=2)
+        away.rename(tmp_path / "d3")
+        log.housekeep()
+        log.create_topic("second", replication_factor=3)
+        log.repair()
+        assert log.verify_replicas() == []
+        assert not promise.read(segment_of(tmp_path, 2).parent).incomplete
+    assert are_equal(tmp_path)
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, truncated, changed])
 def test_a_copy_that_is_damaged_while_the_log_is_open_is_copied_again_later(
     tmp_path: Path, damage: Callable[[Path], None]
@@ -105,6 +184,22 @@ def test_without_a_majority_of_the_others_a_damaged_copy_stays(tmp_path: Path) -
         log.housekeep()
         log.create_topic("second")
     assert are_equal(tmp_path)
+
+
+def test_without_a_majority_of_the_others_an_open_damaged_copy_stays(tmp_path: Path) -> None:
+    """It may be the only one with the newest record (COPYRENEWAL-1)."""
+    with opened(tmp_path, lock_timeout_ms=300) as log:
+        log.create_topic("first", replication_factor=3)
+        truncated(segment := segment_of(tmp_path, 2))
+        before = segment.read_bytes()
+        away = (tmp_path / "d3").rename(tmp_path / "away")
+        assert [each.node for each in log.repair().left] == [2]
+        assert segment.read_bytes() == before
+        assert not promise.read(segment.parent).incomplete
+        away.rename(tmp_path / "d3")
+        log.housekeep()
+        assert not log.repair().left
+        assert log.verify_replicas() == []
 
 
 @pytest.mark.parametrize("point", ["renew-aside", "renew-made"])

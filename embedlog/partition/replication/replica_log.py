@@ -259,6 +259,16 @@ class ReplicaLog:
         with self.exclusive(deadline_ns):
             return True
 
+    def restart(self, offset: int, deadline_ns: int, prepare: Callable[[], None]) -> None:
+        """Begin the log again at an offset, also one whose repair fails (APPENDLOCK-4). `prepare` runs under the lock first."""
+        with self._lock.unrepairable(deadline_ns) as held:
+            if held is not None:
+                prepare()
+                log_cut.intend_restart(held, offset)
+        with self.exclusive(deadline_ns) as locked:
+            prepare()
+            locked.restart(offset)
+
     def learn(self, epoch: int, high_watermark: int, deadline_ns: int | None = None) -> None:
         """Take the leader's high watermark without records. Raises Fenced."""
         fenced = False

@@ -2,6 +2,7 @@
 
 VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the next copy
 VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and the report names it
+VERIFICATION-3  the copies of the decision log come first: the repair of a replica needs decisions
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from embedlog.errors import EmbedlogError
+from embedlog.replica_set.verification.decision_copies import DecisionCopies
 from embedlog.replica_set.verification.partition_repair import PartitionRepair
+from embedlog.replication.records import LOG
 from embedlog.types import RepairedReplica, RepairReport, ReplicaDifference, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.replica_set.partition_replicas import PartitionReplicas
+    from embedlog.replica_set.set_members import SetMembers
     from embedlog.replication.events import Place
 
 logger = logging.getLogger("embedlog")
@@ -26,6 +30,8 @@ Progress = Callable[[int], object]  # gets the bytes that were compared so far
 class OpenSet(Protocol):
     """The open set, as far as a comparison needs it."""
 
+    members: SetMembers
+
     def deadline(self) -> int: ...
     def replicas(self, place: Place, topic: str) -> PartitionReplicas: ...
 
@@ -34,31 +40,44 @@ class Verification:
     """The comparisons of an open set. Threads: any."""
 
     def __init__(self, replica_set: OpenSet) -> None:
-        self._set = replica_set
+        self._set, self._copies = replica_set, DecisionCopies(replica_set.members)
 
-    def differences(self, places: Mapping[TopicPartition, Place], progress: Progress | None = None) -> list[ReplicaDifference]:
-        """The first difference of each replica in the ISR from its leader. Raises LeaderNotAvailableError."""
+    def differences(
+        self, places: Mapping[TopicPartition, Place], progress: Progress | None = None, *, decisions: bool = False
+    ) -> list[ReplicaDifference]:
+        """The first difference of each replica in the ISR from its leader; with `decisions` also the damage in the copies of the
+        decision log. Raises LeaderNotAvailableError.
+        """
         count = _Count(progress)
-        return [found for tp, place in places.items() for found in self._repair_of(tp, place).differences(count.add)]
+        found = self._copies.differences() if decisions else []
+        return found + [each for tp, place in places.items() for each in self._repair_of(tp, place).differences(count.add)]
 
     def repair(self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]) -> RepairReport:
         """Repair replicas with a difference (VERIFICATION-2)."""
         repaired, left, waiting = list[RepairedReplica](), dict[ReplicaDifference, str](), list(found)
         while waiting:
             each = waiting.pop(0)
-            tp = TopicPartition(each.topic, each.partition)
-            repair = self._repair_of(tp, places[tp])
             try:
-                done = repair.repair(each.node)
+                done, others = self._repaired(each, places)
                 if done is not None:
                     repaired.append(done)
-                others = [] if done is None else repair.differences(lambda size: None)
                 known = {(other.topic, other.partition, other.node) for other in (*waiting, *left, each)}
                 waiting += [other for other in others if (other.topic, other.partition, other.node) not in known]
             except EmbedlogError as problem:
                 logger.warning("%s-%d: node %d is not repaired: %s", each.topic, each.partition, each.node, problem)
                 left[each] = str(problem)
         return RepairReport(tuple(repaired), left)
+
+    def _repaired(
+        self, each: ReplicaDifference, places: Mapping[TopicPartition, Place]
+    ) -> tuple[RepairedReplica | None, list[ReplicaDifference]]:
+        """What was repaired, and the differences that the partition has after that."""
+        if each.topic == LOG:
+            return self._copies.repair(each), []
+        tp = TopicPartition(each.topic, each.partition)
+        repair = self._repair_of(tp, places[tp])
+        done = repair.repair(each.node)
+        return done, [] if done is None else repair.differences(lambda size: None)
 
     def _repair_of(self, tp: TopicPartition, place: Place) -> PartitionRepair:
         return PartitionRepair(self._set.replicas(place, tp.topic), self._set.deadline)
