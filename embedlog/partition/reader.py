@@ -131,15 +131,6 @@ class Reader:
 
         return self._consistent(found_in)
 
-    def missing_segment(self, offset: int) -> Path | None:
-        """The file of the segment with an offset, if it is not there. An open descriptor may still read it."""
-
-        def missing(now: Published) -> Path | None:
-            path = file_names.segment_path(self._state.path, self._segments.at(offset, now).base)
-            return None if files.exists(path) else path
-
-        return self._consistent(missing)
-
     def _consistent(self, work: Callable[[Published], T]) -> T:
         """The result of `work` while no file is replaced. Results and errors of other moments are dropped."""
         until, missed = 0, False

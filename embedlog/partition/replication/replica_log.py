@@ -34,7 +34,7 @@ from embedlog.partition.replication.locked_replica import LockedReplica
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.sync import Syncer
 from embedlog.partition.truncation import log_cut
-from embedlog.storage import checkpoints, file_names
+from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.checkpoints import EpochCache
 
 __all__ = ["Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew", "lacks_deleted"]
@@ -199,8 +199,15 @@ class ReplicaLog:
         return found
 
     def missing_segment(self, offset: int) -> Path | None:
-        """As `Reader.missing_segment`."""
-        return self._reader.missing_segment(offset)
+        """The file of the segment with an offset, if it is not there: an open descriptor may still read it.
+
+        None while segments are replaced.
+        """
+        now = self._state.published()
+        if now.generation % 2:
+            return None
+        path = file_names.segment_path(self._state.path, self._lock.segments.at(offset, now).base)
+        return None if files.exists(path) or self._state.published().generation != now.generation else path
 
     def take(self, fetched: Fetched, epoch: int, high_watermark: int, deadline_ns: int | None = None, log_start: int = 0) -> int:
         """Append the batches that `read` of a leader returned; the log end. Raises Fenced.

@@ -2,8 +2,8 @@
 
 COPYRENEWAL-1  a majority without the copy is brought to one log first. Without such a majority the copy is left as it is: it
     may be the only one with the newest record
-COPYRENEWAL-2  the new copy is incomplete before it has its name, or before its log is cut: it counts for no majority until it is
-    level (PROMISE-3). Its promise does not fall
+COPYRENEWAL-2  the new copy is incomplete before it has its name, or before its log is cut. It counts for no majority until it is
+    level (PROMISE-3). The promise of a cut copy does not fall
 COPYRENEWAL-3  a loaded copy begins again by a cut, which other processes with its page follow. A copy that is not loaded is set
     aside
 COPYRENEWAL-4  a check reads all published records without a lock. A copy that is cut meanwhile is checked again
