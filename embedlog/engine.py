@@ -49,6 +49,8 @@ class Service(Protocol):
 class Engine:
     """An open log. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
+    replicated = False  # whether partitions have leaders, which can change or be absent
+
     def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> None:
         self.path = paths[0] if paths else Path()
         self.read_only = read_only
@@ -123,6 +125,10 @@ class Engine:
         """The pages of the directories, each with its topics word in a `topics_version`."""
         page = self.home.context.directory_page
         return () if page is None else ((page, topics),)
+
+    def await_topics(self, version: int, deadline_ns: int) -> None:
+        """Sleep until the `topics_version` has changed, at most until the deadline."""
+        system.Waiter().wait((), False, self._followed(version), deadline_ns)
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""

@@ -42,6 +42,7 @@ class ReplicatedEngine(Engine):
     """The engine of a set. Threads: every method may be called from any thread."""
 
     set: ReplicaSet
+    replicated = True
 
     def __init__(
         self,

@@ -10,6 +10,8 @@ REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that ha
     If it is killed before that, the next look of any process commits them: `replica.fetch.wait.max.ms` for partitions in use
 REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does not stop the round: its copy continues in the next
     one
+REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. Without a majority one message is for
+    all partitions
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
+from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
-from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError
+from embedlog.errors import ClosedError, EmbedlogError, LeaderNotAvailableError, LockTimeoutError
 from embedlog.storage import files
 
 if TYPE_CHECKING:
@@ -106,7 +109,8 @@ class ReplicaHousekeeper(Housekeeper):
         for at, jobs in enumerate(self._current()):
             with jobs.reported("a round"):
                 if at == 0:
-                    super().tick()
+                    with Until(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
+                        super().tick()
                 else:
                     self._tick(jobs)
         if self._is_check_due():
@@ -182,8 +186,17 @@ class ReplicaHousekeeper(Housekeeper):
                 if until_ns is not None and system.boot_ns() >= until_ns:
                     self._check_ns = 0
             except EmbedlogError as problem:
-                what = f"replicas of {topic}-{place[1]}"
-                _logging.report(logger, logging.WARNING, (self._engine.path, what), what, problem)
+                what, cause = self._cause(f"replicas of {topic}-{place[1]}", problem)
+                _logging.report(logger, logging.WARNING, (self._engine.path, what), what, cause)
+
+    def _cause(self, what: str, problem: EmbedlogError) -> tuple[str, EmbedlogError]:
+        """The subject and the error of a message: one for all partitions that fail for the same reason (REPLICAHOUSEKEEPER-7)."""
+        directories = self._set.directories
+        if isinstance(problem, LeaderNotAvailableError) and directories.undecided():
+            return "partitions without a leader", problem
+        node = directories.blame(problem, missing=True)
+        gone = None if node is None else directories.missing(node)
+        return (what, problem) if gone is None else (f"node {node}", gone)
 
     def by_hand(self, deadline_ns: int) -> None:
         """Do a complete round in the caller's thread. Raises LockTimeoutError."""

@@ -189,7 +189,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
         """Whether fetched records can be returned without reading the log. Raises as a wait would."""
-        consumer._using()
+        consumer._reading_now()
         consumer._reading.close_iterator()
         if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.readable()):
             return False
@@ -205,7 +205,7 @@ class AsyncConsumer(Generic[K, V]):
         fetch = _Fetch(lambda: read(consumer._reading))
 
         def wait() -> None:
-            with consumer._using():
+            with consumer._reading_now():
                 consumer._reading.close_iterator()
                 consumer._waiting.wait_for(fetch, timeout, consumer._subscription)
 

@@ -5,10 +5,12 @@ COLLECTOR-2  positions move last; a failure before that leaves them unchanged
 COLLECTOR-3  an error at one position does not lose records collected before it: they are returned first, and the error occurs
     again
 COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them, as they bypass deserializers
+COLLECTOR-5  in a set a partition without a leader has no records now, and keeps its position
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +25,14 @@ from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.consumer.positions import EARLIEST, Cursor, Reset, Rotation
 from embedlog.consumer.subscription import Subscription
 from embedlog.consumer.waiter import Duty, Waiter
-from embedlog.errors import EmbedlogError, LogTruncationError, OffsetOutOfRangeError
+from embedlog.errors import (
+    EmbedlogError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    LogTruncationError,
+    NotEnoughReplicasError,
+    OffsetOutOfRangeError,
+)
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -83,7 +92,8 @@ class Collector:
         if self._group is not None:
             made.fresh = True
         elif reset is None and self._reset.kind == "latest":
-            self.located(made)  # "latest" means the end now, not at the first poll
+            with contextlib.suppress(LeaderNotAvailableError):  # nothing can be appended now
+                self.located(made)  # "latest" means the end now, not at the first poll
         return made
 
     def replace(self, cursors: Iterable[Cursor]) -> None:
@@ -216,7 +226,17 @@ class Collector:
     def _ready(self, cursor: Cursor) -> bool:
         return cursor.has_records or (self.fetches and bool(self._in_range(cursor, self.fetcher.fill)))
 
-    def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
+    def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found | None:
+        """As `_fetched_in_range`; None if the partition has no leader now (COLLECTOR-5)."""
+        if not self._engine.replicated:
+            return self._fetched_in_range(cursor, fetch)
+        try:
+            return self._fetched_in_range(cursor, fetch)
+        except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError) as problem:
+            logger.debug("%s-%d is not read now: %s", *cursor.tp, problem)
+            return None
+
+    def _fetched_in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
         """Call `fetch`; if the position is out of range, from the position of `auto.offset.reset`.
 
         The reset repeats while it makes progress: retention may be faster than the step from the lookup to the fetch.

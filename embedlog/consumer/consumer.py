@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain, count
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
+from embedlog._call_deadline import Until
+from embedlog._native import system
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords
@@ -39,6 +42,7 @@ from embedlog.errors import (
     OffsetOutOfRangeError,
     printable,
 )
+from embedlog.storage import files
 from embedlog.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -149,7 +153,7 @@ class Consumer(Generic[K, V]):
     def _unsubscribe(self) -> None:
         try:
             if self._group is not None:
-                self._group.stop_reading(self._config.default_api_timeout_ms / 1000)
+                self._group.stop_reading(files.deadline_after(self._config.default_api_timeout_ms / 1000))
         finally:
             self._subscription.clear()
             self._reading.replace(())
@@ -179,7 +183,7 @@ class Consumer(Generic[K, V]):
             raise ConfigError("max_records", expected="at least 1", found=max_records)
         if timeout != 0.0:
             timeout = seconds(timeout, "poll()")
-        with self._using():
+        with self._reading_now():
             self._reading.close_iterator()
             return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
 
@@ -197,7 +201,7 @@ class Consumer(Generic[K, V]):
         """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
         if self._closed:
             return None
-        with self._using():
+        with self._reading_now():
             self._reading.close_iterator()
             run = self._waiting.wait_for(self._reading.open_iterator, self._api_timeout_s(None), self._subscription)
             return run if run is None or self._group is None else until(run, self._group.until_ns)
@@ -210,7 +214,7 @@ class Consumer(Generic[K, V]):
         """
         timeout = seconds(timeout, "batches()")
         while not self._closed:
-            with self._using():
+            with self._reading_now():
                 self._reading.close_iterator()
                 batch = self._waiting.wait_for(self._reading.batch, self._api_timeout_s(timeout), self._subscription)
             if batch is None:
@@ -370,7 +374,8 @@ class Consumer(Generic[K, V]):
             with self._thread_guard.claimed_within(timeout if self._group is not None else 0.0):
                 self._closer = get_ident()  # the listeners in this thread may still use the consumer
                 if self._group is not None:
-                    self._group.close(timeout)
+                    with Until(files.deadline_after(timeout), public=True):
+                        self._group.close(timeout)
                 self._subscription.clear()
                 self._reading.replace(())
         except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
@@ -402,12 +407,34 @@ class Consumer(Generic[K, V]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled: create one in the worker, embedlog.open(path).consumer(…)")
 
-    def _using(self) -> ThreadGuard:
+    def _using(self) -> AbstractContextManager[None]:
+        """As `_reading_now`, for a call that ends within `default.api.timeout.ms` (CALLDEADLINE-1)."""
+        guard = self._reading_now()
+        return _Bounded(guard, self._config.default_api_timeout_ms) if self._engine.replicated else guard
+
+    def _reading_now(self) -> ThreadGuard:
         """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
         if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         self._engine.check_open()
         return self._thread_guard
+
+
+class _Bounded:
+    """The thread guard with a deadline for all waits inside."""
+
+    __slots__ = ("_guard", "_until")
+
+    def __init__(self, guard: ThreadGuard, timeout_ms: int) -> None:
+        self._guard, self._until = guard, Until(system.boot_ns() + timeout_ms * 1_000_000, public=True)
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+        self._until.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._until.__exit__(kind, error, traceback)
+        self._guard.__exit__(kind, error, traceback)
 
 
 def _default_client_id(config: ConsumerConfig) -> str:

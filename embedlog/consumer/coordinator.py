@@ -6,6 +6,7 @@ COORDINATOR-2  between duties the check costs a clock reading and one read of me
 COORDINATOR-3  an expired lease is renewed before the group's record is read, so that no record follows an undetected removal
 COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not read before that is known
 COORDINATOR-5  a lock held by others does not stop reading: later calls try again, until `lock.timeout.ms` have passed
+COORDINATOR-6  in a set the group's partition can have no leader, or too few replicas. Reading continues while the lease lasts
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import _logging
+from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
@@ -35,7 +37,9 @@ from embedlog.errors import (
     DeadlineError,
     EmbedlogError,
     FencedError,
+    LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     ReadOnlyError,
     RebalanceInProgressError,
     StateError,
@@ -55,6 +59,7 @@ TICK_NS: Final = 100_000_000  # between two checks of other members
 LARGE_GROUP: Final = 4  # this many members check half as often each: at different times
 CHECK_NS: Final = 1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
 LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call continues without it
+LEAVE_NS: Final = 1_000_000_000  # for a leader in a set; other members detect the end of the lease
 STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
 
 
@@ -160,14 +165,15 @@ class ConsumerCoordinator:
         if self._committer.is_waiting:
             self._committer.advance(system.boot_ns())
             self._committer.call_back()
-        if self._subscribed:
-            with self._unblocked():
-                self._check_lease(deadline_ns)
-                if self._follow(deadline_ns):
-                    until_ns = now_ns
-        self.begin_commit(early=False)
-        if not self._find_positions(self._fresh(), system.boot_ns()):
-            until_ns = min(until_ns, now_ns + TICK_NS)
+        with Until(deadline_ns), self._available():
+            if self._subscribed:
+                with self._unblocked():
+                    self._check_lease(deadline_ns)
+                    if self._follow(deadline_ns):
+                        until_ns = now_ns
+            self.begin_commit(early=False)
+            if not self._find_positions(self._fresh(), system.boot_ns()):
+                until_ns = min(until_ns, now_ns + TICK_NS)
         self.until_ns = min(until_ns, self._good_until_ns())
 
     def _tick_ns(self) -> int:
@@ -245,6 +251,17 @@ class ConsumerCoordinator:
                 raise
             return
         self._blocked_since_ns = None
+
+    @contextlib.contextmanager
+    def _available(self) -> Iterator[None]:
+        """COORDINATOR-6: the duties are due again after a tick."""
+        try:
+            yield
+        except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+            if not problem.retriable:
+                raise
+            key = (self._engine.path, "unavailable", self._group_id)
+            _logging.report(logger, logging.WARNING, key, f"the duties of group {self._group_id!r} wait", problem)
 
     def _leased(self) -> Lease:
         liveness, config = self._engine.transactions.liveness, self._config
@@ -415,9 +432,8 @@ class ConsumerCoordinator:
 
     # ---- close -----------------------------------------------------------------------------------
 
-    def stop_reading(self, timeout_s: float | None) -> None:
+    def stop_reading(self, deadline_ns: int) -> None:
         """Commit returned records if automatic commits are enabled; then leave the group and release all partitions."""
-        deadline_ns = files.deadline_after(timeout_s)
         listeners = self.membership.listeners
         self._inside = True  # a listener may call back; no duty runs meanwhile
         try:
@@ -425,7 +441,8 @@ class ConsumerCoordinator:
                 with contextlib.suppress(EmbedlogError):
                     self._committer.now(self._positions(), self._identity(), deadline_ns)
             if self._subscribed:
-                self.membership.leave(deadline_ns)
+                until_ns = min(deadline_ns, system.boot_ns() + LEAVE_NS) if self._engine.replicated else deadline_ns
+                self.membership.leave(until_ns)
         finally:
             self.end_lease()  # a member that could not leave ends here
             self._inside = False
@@ -437,7 +454,7 @@ class ConsumerCoordinator:
         deadline_ns = files.deadline_after(timeout_s)
         try:
             self._committer.advance(deadline_ns)
-            self.stop_reading(timeout_s)
+            self.stop_reading(deadline_ns)
         finally:
             self.end_lease()
             self._committer.call_back()

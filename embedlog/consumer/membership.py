@@ -29,7 +29,9 @@ from embedlog.errors import (
     EmbedlogError,
     FencedInstanceIdError,
     IllegalGenerationError,
+    LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     RebalanceInProgressError,
     StorageError,
     UnknownMemberError,
@@ -361,7 +363,7 @@ class Membership:
         member_id = self.member_id
         try:
             self._groups.decide(self._group_id, lambda old: group.leave(old, member_id, system.wall_ms()), deadline_ns)
-        except (UnknownMemberError, LockTimeoutError) as problem:
+        except (UnknownMemberError, LockTimeoutError, LeaderNotAvailableError, NotEnoughReplicasError) as problem:
             logger.info("leaving group %r: %s", self._group_id, problem)
 
     # ---- topics ----------------------------------------------------------------------------------

@@ -20,7 +20,13 @@ from embedlog import _callbacks
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer.interceptors import ConsumerInterceptors
-from embedlog.errors import EmbedlogError, LockTimeoutError, RetriableCommitFailedError
+from embedlog.errors import (
+    EmbedlogError,
+    LeaderNotAvailableError,
+    LockTimeoutError,
+    NotEnoughReplicasError,
+    RetriableCommitFailedError,
+)
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -97,7 +103,7 @@ class OffsetCommitter:
             error: Exception | None = None
             try:
                 self._make(first.offsets, first.identity, min(deadline_ns, first.until_ns))
-            except LockTimeoutError as problem:
+            except (LockTimeoutError, LeaderNotAvailableError, NotEnoughReplicasError) as problem:
                 if system.boot_ns() < first.until_ns:
                     return
                 error = RetriableCommitFailedError(f"the offsets were not committed: {problem}")

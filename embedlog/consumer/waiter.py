@@ -5,15 +5,18 @@ WAITER-2  the futex word of the topics is read before the topics: a change in be
 WAITER-3  the group's duties are done before each collection; a call waits at most until the next duty is due
 WAITER-4  a transaction that blocks a reader for RESOLVE_S is checked, since its owner may have ended; a read-only log changes
     nothing
+WAITER-5  in a set a partition without a leader stops no other one: nothing waits for it except the sleep, which a decision ends
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from embedlog._call_deadline import Until
 from embedlog._metrics import Metrics
+from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
@@ -27,6 +30,7 @@ Found = TypeVar("Found")
 
 TOPICS_CHECK_S = 0.5  # between two checks of the topics while their word is odd: a change is in progress, or was not signalled
 GROUP_CHECK_S = 1.0  # between two checks of the partitions by a group member without a signal
+LEADER_CHECK_S = 0.2  # between two checks for a leader, without a decision
 RESOLVE_S = 0.1  # between two checks of a transaction that blocks this reader
 
 
@@ -58,6 +62,7 @@ class Waiter:
         self.poll_gap_max_s = self.idle_s = 0.0
         self.duty: Duty | None = None
         self._engine = engine
+        self._replicated = engine.replicated
         self._rotation = rotation
         self._follow = follow
         self._isolation = config.isolation_level
@@ -100,12 +105,20 @@ class Waiter:
                 if self._stopped or self._woken:
                     self.raise_if_interrupted()
                 if not data_came:  # after an append, collect first: it is the shorter path
-                    self._check_topics(subscription)
+                    if self._replicated:
+                        with Until(system.boot_ns()):
+                            self._check_topics(subscription)
+                    else:
+                        self._check_topics(subscription)
                 if duty is not None:
                     duty.run_duties()
                 found = None
                 if not short_until or not self._too_little(short_until, deadline):
-                    found = collect()
+                    if self._replicated:
+                        with Until(system.boot_ns()):
+                            found = collect()
+                    else:
+                        found = collect()
                     if found:
                         return found
                 if not data_came:
@@ -170,9 +183,11 @@ class Waiter:
             until = min(until, self._stuck_since + RESOLVE_S)
         if now < short_until:
             until = min(until, short_until)
-            tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.readable()]
+            tails = [(cursor.partition, self._end(cursor)) for cursor in self._led()]
         else:
-            tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.readable()]
+            tails = [(cursor.partition, cursor.seen_end) for cursor in self._led()]
+        if self._replicated and len(tails) < sum(1 for _ in self._rotation.readable()):
+            until = min(until, now + LEADER_CHECK_S)
         if self.duty is not None:
             return self._sleep_in_group(self.duty, now, until, tails)
         if self._engine.wait(tails, until - now, self, self._committed, self._topics):
@@ -194,6 +209,11 @@ class Waiter:
             if duty.moved != moved:
                 return False
 
+    def _led(self) -> Iterable[Cursor]:
+        """The cursors that can be read, without those whose partition has no leader now (WAITER-5)."""
+        cursors = self._rotation.readable()
+        return [cursor for cursor in cursors if cursor.partition.is_led()] if self._replicated else cursors
+
     def _end(self, cursor: Cursor) -> int:
         return end_offset(cursor.partition.bounds(), self._isolation)
 
@@ -207,7 +227,7 @@ class Waiter:
         if now >= short_until or (deadline is not None and now >= deadline):
             return False
         known = 0
-        for cursor in self._rotation.readable():
+        for cursor in self._led():
             unread = None if cursor.has_records or cursor.position < 0 else cursor.partition.unread_bytes(cursor.position)
             if unread is None:
                 return False  # fetched ahead, or not at the end of the log: enough data
@@ -218,7 +238,7 @@ class Waiter:
 
     def _ended_transactions(self, now: float) -> bool:
         """Whether a blocking transaction was ended. WAITER-4: at most every RESOLVE_S, and first after RESOLVE_S."""
-        stuck = [cursor for cursor in self._rotation.readable() if is_stuck(cursor)]
+        stuck = [cursor for cursor in self._led() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None
         elif self._stuck_since is None:

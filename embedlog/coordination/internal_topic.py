@@ -11,7 +11,8 @@ INTERNALTOPIC-5  followers of a partition are notified after the append, by a fu
 INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
 INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after the release of the lock.
     A reader waits until what it has read is committed (REPLICA-22)
-INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again, from the newer view
+INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again, from the newer view.
+    So is one of which nothing was written, since too few replicas were in sync. A written one is waited for, not repeated
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from embedlog import _logging
+from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog.coordination import replay
 from embedlog.coordination.host import PartitionHost
@@ -34,6 +36,8 @@ from embedlog.errors import (
     EmbedlogError,
     LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -51,6 +55,7 @@ logger = logging.getLogger("embedlog")
 REST_BYTES: Final = 1 << 20  # read under the lock at most
 REPLAY_BYTES: Final = 1 << 20
 REFRESHES: Final = 8  # of a view while leaders change
+RETRY_NS: Final = 200_000_000  # at most, between two attempts: decisions of the set wake a waiting process earlier
 
 Record = replay.Record
 
@@ -203,10 +208,10 @@ class InternalTopic(Generic[V]):
         """A futex word that changes after every append with notice. Read it, then the view, then wait for its change
         (`Engine.wait`).
 
-        -1 if there is nothing to wait for: no process writes this directory.
+        -1 if there is nothing to wait for: no process writes this directory, or the partition has no leader now.
         """
         partition = self.partition(number)
-        if (page := partition.mapped_page) is None:
+        if (page := partition.mapped_page) is None and not partition.replicated:
             partition.open()
             page = partition.mapped_page
         return -1 if page is None else page.notice()
@@ -235,6 +240,22 @@ class InternalTopic(Generic[V]):
 
     # ---- decisions -------------------------------------------------------------------------------
 
+    def repeated(self, attempt: Callable[[], T], deadline_ns: int) -> T:
+        """The result of a decision, which is made again as long as it did not count (INTERNALTOPIC-8). Raises its other errors.
+
+        Between two attempts it waits for a decision of the set.
+        """
+        while True:
+            version = self._host.mapped_topics_version()
+            try:
+                return attempt()
+            except NotEnoughReplicasAfterAppendError:
+                raise  # it may count later
+            except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+                if not problem.retriable or system.boot_ns() >= deadline_ns:
+                    raise
+            self._host.await_topics(version, min(deadline_ns, system.boot_ns() + RETRY_NS))
+
     @contextlib.contextmanager
     def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
         """The partition's lock with a current view, for a decision and its append.
@@ -246,7 +267,8 @@ class InternalTopic(Generic[V]):
         refused: EmbedlogError | None = None
         decision: Decision[V] | None = None
         while decision is None:
-            self._refresh(mirror)
+            with Until(deadline_ns):
+                self._refresh(mirror)
             with mirror.partition.exclusive(deadline_ns) as held:
                 if not _catch_up(mirror, mirror.state, held.now, REST_BYTES):
                     if system.boot_ns() >= deadline_ns:
@@ -263,16 +285,6 @@ class InternalTopic(Generic[V]):
             _flush_late(mirror.partition, decision.end, deadline_ns)
         if refused is not None:
             raise refused
-
-
-def repeated(attempt: Callable[[], T], deadline_ns: int) -> T:
-    """The result of a decision, which is made again after its leader changed (INTERNALTOPIC-8). Raises its other errors."""
-    while True:
-        try:
-            return attempt()
-        except LeaderNotAvailableError:
-            if system.boot_ns() >= deadline_ns:
-                raise
 
 
 # ---- catching up ---------------------------------------------------------------------------------

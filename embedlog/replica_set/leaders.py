@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
 LATEST: Final = 2**31 - 1
 UNCLEAN_NS: Final = 9_000_000_000  # Kafka's broker.session.timeout.ms
@@ -98,7 +97,7 @@ class Leaders(PartitionDirectories):
             if now_ns >= deadline_ns or (reason and not wait):
                 raise self._unavailable(decided, reason)
             if present or reason:
-                self._directories.wait(version, min(deadline_ns, now_ns + CHECK_NS))
+                self.wait(version, deadline_ns)
 
     def _readable(self, decided: Decided) -> Leader:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""
@@ -212,6 +211,8 @@ class Leaders(PartitionDirectories):
 
         The same decision elects leaders of other partitions that lost theirs with the same directory (LEADERS-5).
         """
+        if reason := self._directories.undecided() or self._directories.undecided(self._place):
+            return reason
         leader = self._decided(self._decisions.hint()).leader
         why = "there is no leader" if leader == NO_LEADER else f"the leader, node {leader}: {self._reason(leader)}"
         others = self._also_lost()
@@ -220,13 +221,18 @@ class Leaders(PartitionDirectories):
             if isinstance(found, Refusal) and others:
                 others, found = [], self._decisions.propose([self.election], deadline_ns, reason=why)
         except NotEnoughDirectoriesError as problem:
+            self._directories.note_undecided(None, str(problem))
             return str(problem)
         if not isinstance(found, Refusal):
             for each in (self, *others):
                 each._elections.made()
         unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
-        return found.value if isinstance(found, Refusal) and found is not Refusal.ELECTION_NOT_NEEDED else ""
+        if not isinstance(found, Refusal) or found is Refusal.ELECTION_NOT_NEEDED:
+            return ""
+        reason = str(found.value)
+        self._directories.note_undecided(self._place, reason)
+        return reason
 
     def election(self, state: State, offset: int) -> Elect:
         """The event of an election among the replicas that this process reaches. Raises LeaderNotAvailableError."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from embedlog._call_deadline import Until, bounded
 from embedlog._native import replication, system
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasError
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ class LedPartition:
     # ---- the leader ------------------------------------------------------------------------------
 
     def deadline(self) -> int:
-        """The deadline (boot clock, ns) of work that begins at this call."""
-        return system.boot_ns() + self._timeout_ms * 1_000_000
+        """The deadline (boot clock, ns) of work that begins at this call (CALLDEADLINE-1)."""
+        return bounded(system.boot_ns() + self._timeout_ms * 1_000_000)
+
+    def _until(self, deadline_ns: int | None) -> int:
+        """The deadline of a call, that of the caller or of this partition."""
+        return self.deadline() if deadline_ns is None else bounded(deadline_ns)
 
     def _led(self, deadline_ns: int) -> Leader:
         """The leader, if its page still shows the epoch; otherwise the next one."""
@@ -66,17 +71,19 @@ class LedPartition:
 
     def _shown(self, deadline_ns: int) -> Leader:
         """The leader from which records may be returned (LEDPARTITION-3)."""
-        leader = self._led(deadline_ns)
-        now, replica = leader.partition.replica.published()
-        if now.high_watermark < replica.epoch_start and not self._replicas.read_only:
+        while True:
+            version, leader = self._replicas.version(), self._led(deadline_ns)
+            now, replica = leader.partition.replica.published()
+            if now.high_watermark >= replica.epoch_start or self._replicas.read_only:
+                self._lowest = max(self._lowest, leader.epoch)
+                return leader
             try:
                 self._commit(replica.epoch_start, deadline_ns)
-            except NotEnoughReplicasError as problem:
-                text = f"the leader of {self._replicas.name} returns nothing before the start of its epoch is committed"
-                raise LeaderNotAvailableError(text, found=f"{now.high_watermark}, {problem}") from problem
-            leader = self._led(deadline_ns)
-        self._lowest = max(self._lowest, leader.epoch)
-        return leader
+            except NotEnoughReplicasError as problem:  # until more replicas are in sync
+                if system.boot_ns() >= deadline_ns:
+                    text = f"the leader of {self._replicas.name} returns nothing before the start of its epoch is committed"
+                    raise LeaderNotAvailableError(text, found=f"{now.high_watermark}, {problem}") from problem
+                self._replicas.wait(version, deadline_ns)
 
     def _check_leader(self) -> None:
         """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
@@ -96,6 +103,14 @@ class LedPartition:
             except EmbedlogError as problem:
                 self._failed(problem, deadline_ns)
             self._check_deadline(deadline_ns)
+
+    def _at_once(self, call: Callable[[Partition], T]) -> T | None:
+        """As `_at_leader`, without a wait; None if there is no leader now."""
+        try:
+            with Until(system.boot_ns()):
+                return self._at_leader(call)
+        except (LeaderNotAvailableError, LockTimeoutError):
+            return None
 
     def _commit(self, end: int, deadline_ns: int) -> None:
         while True:
@@ -154,18 +169,22 @@ class LedPartition:
 
     @property
     def mapped_page(self) -> Page | None:
-        """The leader's control page, for waits on it."""
+        """The leader's control page, for waits on it; None while there is no leader."""
         self._check_leader()
-        return self._at_leader(lambda partition: partition.mapped_page)
+        return self._at_once(lambda partition: partition.mapped_page)
 
     def open(self) -> None:
         """Find the leader, and load its files."""
         self._at_leader(lambda partition: partition.open())
 
+    def is_led(self) -> bool:
+        """Whether it has a leader now; nothing waits for one."""
+        return self._at_once(lambda partition: partition.published()) is not None
+
     def check_page(self) -> None:
         """At the end of a wait: look at the leader's page again."""
         self._check_leader()
-        self._at_leader(lambda partition: partition.check_page())
+        self._at_once(lambda partition: partition.check_page())
 
     def notify(self) -> None:
         """Wake the processes that follow decisions in this partition."""

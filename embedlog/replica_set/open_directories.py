@@ -6,6 +6,8 @@ OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doub
     first one again after a minute without a failure
 OPENDIRECTORY-3  an error belongs to the directory that contains its path. An error without a path belongs to none
 OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users that they must look again
+OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a decision is made. Without a
+    majority this is so for all partitions. Calls that wait need little processor time
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ PAUSES_NS: Final = tuple(seconds * 1_000_000_000 for seconds in (1, 2, 4, 8, 16,
 STORAGE: Final = frozenset(
     {errno.EIO, errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR}
 )
+UNDECIDED_NS: Final = 100_000_000
 QUIET_NS: Final = 60_000_000_000  # without a failure, after which the pauses begin again
 
 
@@ -165,9 +168,24 @@ class OpenDirectories:
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
+        self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}  # OPENDIRECTORY-5
 
     def __iter__(self) -> Iterator[OpenDirectory]:
         return iter(list(self._directories.values()))
+
+    def undecided(self, place: Place | None = None) -> str:
+        """The reason why an election failed a short time ago, if nothing has changed since; otherwise empty.
+
+        Without a place: because there was no majority.
+        """
+        found = self._undecided.get(place)
+        if found is None or found[0] != (self.changes, self.version()) or system.boot_ns() >= found[1]:
+            return ""
+        return found[2]
+
+    def note_undecided(self, place: Place | None, reason: str) -> None:
+        """An election found no majority, or no replica for a place (OPENDIRECTORY-5)."""
+        self._undecided[place] = (self.changes, self.version()), system.boot_ns() + UNDECIDED_NS, reason
 
     def get(self, node: int) -> OpenDirectory | None:
         """The directory of a node if it is usable now, otherwise None."""

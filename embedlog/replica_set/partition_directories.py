@@ -11,9 +11,10 @@ import errno
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from embedlog import _logging
+from embedlog._call_deadline import NEVER_NS, bounded
 from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
+
+CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 
 MakeEvent: TypeAlias = Callable[["State", int], Event]
 
@@ -88,6 +91,10 @@ class PartitionDirectories:
         """A number that changes with each decision."""
         return self._directories.version()
 
+    def wait(self, version: int, deadline_ns: int) -> None:
+        """Sleep until the next decision after a version, at most until the deadline, or for CHECK_NS."""
+        self._directories.wait(version, min(deadline_ns, system.boot_ns() + CHECK_NS))
+
     @property
     def read_only(self) -> bool:
         """Whether this process changes nothing: it reads whatever replica it reaches."""
@@ -122,7 +129,7 @@ class PartitionDirectories:
         return found
 
     def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
-        nodes = decided.replicas if decided is not None else ()
+        nodes = sorted(decided.replicas) if decided is not None else ()
         states = [f"{node}: {self._reason(node)}" for node in nodes]
         text = f"no replica of {self.name} leads before the deadline"
         if decided is not None and decided.foreign and decided.leader == NO_LEADER:
@@ -150,8 +157,9 @@ class PartitionDirectories:
         A lock for which the caller did not wait long enough shows nothing about its directory: it is raised at the deadline.
         Damage without another replica in the ISR is raised too: no election could help.
         """
-        if isinstance(problem, LockTimeoutError) and deadline_ns is not None and system.boot_ns() >= deadline_ns:
-            raise problem
+        until = bounded(NEVER_NS if deadline_ns is None else deadline_ns)
+        if isinstance(problem, LockTimeoutError) and system.boot_ns() >= until:
+            raise problem  # CALLDEADLINE-2
         node = self._directories.blame(problem, missing=not self.deleted())
         if node is None:
             raise problem

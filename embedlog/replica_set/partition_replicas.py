@@ -32,7 +32,7 @@ from embedlog.partition.replication.replica_log import Decision, Fenced, NotLead
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
-from embedlog.replica_set.leaders import CHECK_NS, UNSETTLED, Leader, LeaderChanged, Leaders
+from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, MakeEvent
 from embedlog.replication.events import AlterIsr, Place, Refusal
@@ -136,7 +136,7 @@ class PartitionReplicas(Leaders):
                     raise
                 if system.boot_ns() >= deadline_ns:
                     raise self._not_committed(leader, end) from problem
-                self._directories.wait(version, min(deadline_ns, system.boot_ns() + CHECK_NS))
+                self.wait(version, deadline_ns)
                 continue
             except EmbedlogError as problem:
                 if isinstance(problem, NotEnoughReplicasError):
@@ -233,9 +233,9 @@ class PartitionReplicas(Leaders):
         (REPLICA-25).
         """
         decided, changes = self._decided(self._decisions.hint()), self._directories.changes
-        leader = self.leader(deadline_ns)
+        leader = self.leader(deadline_ns, wait=False)
         try:
-            self._commit_rest(leader, deadline_ns)
+            self._commit_rest(leader, deadline_ns, wait=False)
             self.spread(leader, deadline_ns)
             for node in decided.replicas:
                 held_back = node in waiting or node in self.damaged

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
@@ -53,7 +54,7 @@ class ReplicatedPartition(LedPartition):
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage in all directories of the ISR. Raises DurabilityError."""
         end = self.published().log_end
-        self.sync_to(end, self.deadline() if deadline_ns is None else deadline_ns)
+        self.sync_to(end, self._until(deadline_ns))
         return self.durable_offset
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
@@ -121,7 +122,7 @@ class ReplicatedPartition(LedPartition):
         Raises also NotEnoughReplicasError before, NotEnoughReplicasAfterAppendError after the append; LeaderNotAvailableError.
         """
         self._check_open()
-        until = self.deadline() if deadline_ns is None else deadline_ns
+        until = self._until(deadline_ns)
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
         while True:
@@ -173,7 +174,7 @@ class ReplicatedPartition(LedPartition):
         Meanwhile `fetch` of this thread reads up to the log end. Raises NotEnoughReplicasError.
         """
         self._check_open()
-        until = self.deadline() if deadline_ns is None else deadline_ns
+        until = self._until(deadline_ns)
         with contextlib.ExitStack() as stack:
             leader, held = self._enter(stack, until)
             self._held.leader = leader
@@ -190,12 +191,29 @@ class ReplicatedPartition(LedPartition):
                 self._held.leader = None
             end = held.state.read_page().log_end
         try:
-            self._replicas.commit(leader, end, until)
+            self._committed(leader, end, until)
         except LeaderChanged as changed:
             self._leader = None
             if not committed_in(self._led(until), leader.epoch, end - 1):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
             self._commit(end, until)
+
+    def _committed(self, leader: Leader, end: int, until: int) -> None:
+        """Wait for the commit, also while the ISR is too small: the records are in the leader's log, and must not be repeated.
+
+        Raises LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
+        """
+        while True:
+            version = self._replicas.version()
+            try:
+                self._replicas.commit(leader, end, until)
+                return
+            except NotEnoughReplicasAfterAppendError:
+                if system.boot_ns() >= until:
+                    raise
+            if not self._replicas.leads(leader):
+                raise LeaderChanged
+            self._replicas.wait(version, until)
 
     def _check_own(self, problem: EmbedlogError, leader: Leader) -> NoReturn:
         """Raise the error of a decision; one of the leader's directory as LeaderNotAvailableError: another replica leads then."""
@@ -247,7 +265,7 @@ class ReplicatedPartition(LedPartition):
     ) -> int | None:
         """As `Partition.append_marker`, at the leader; it returns after the commit. A repetition finds the marker."""
         self._check_open()
-        until = self.deadline() if deadline_ns is None else deadline_ns
+        until = self._until(deadline_ns)
         while True:
             leader = self._led(until)
             try:

@@ -163,6 +163,8 @@ class Bystander:
 class FakeEngine:
     """Topics of fake partitions. `waits` counts the waits."""
 
+    replicated = False
+
     def __init__(self, **partition_counts: int) -> None:
         self.changed = threading.Condition()
         self.problem: Exception | None = None  # what `check_open` raises

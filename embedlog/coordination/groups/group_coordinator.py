@@ -27,7 +27,7 @@ from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import Offsets
 from embedlog.coordination.host import Host
-from embedlog.coordination.internal_topic import Record, repeated
+from embedlog.coordination.internal_topic import Record
 from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
 from embedlog.group import Group, Limits, Refusal, State
 from embedlog.types import TopicPartition
@@ -79,7 +79,7 @@ class Groups(Offsets):
         """
         self.host.check_writable()
         until = self.deadline(deadline_ns)
-        return repeated(lambda: self._decide(group_id, event, until), until)
+        return self.topic.repeated(lambda: self._decide(group_id, event, until), until)
 
     def _decide(self, group_id: str, event: Event, deadline_ns: int) -> Group | None:
         number = self.topic.partition_of(checked_group_id(group_id))
@@ -142,7 +142,7 @@ class Groups(Offsets):
         self.host.check_writable()
         checked_group_id(group_id)
         until = self.deadline(deadline_ns)
-        repeated(lambda: self._delete(group_id, until), until)
+        self.topic.repeated(lambda: self._delete(group_id, until), until)
 
     def _delete(self, group_id: str, deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)
@@ -164,7 +164,7 @@ class Groups(Offsets):
         self.host.check_writable()
         checked_group_id(group_id)
         wanted, until = {TopicPartition(*place) for place in partitions}, self.deadline(deadline_ns)
-        repeated(lambda: self._delete_offsets(group_id, wanted, until), until)
+        self.topic.repeated(lambda: self._delete_offsets(group_id, wanted, until), until)
 
     def _delete_offsets(self, group_id: str, wanted: set[TopicPartition], deadline_ns: int) -> None:
         number = self.topic.partition_of(group_id)

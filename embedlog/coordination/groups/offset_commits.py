@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group as machine
+from embedlog._call_deadline import bounded
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import (
     HEADER_BYTES,
@@ -31,7 +32,7 @@ from embedlog.coordination.groups.commit_checks import (
 )
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
-from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition, repeated
+from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
 from embedlog.coordination.transactions.transaction_checks import asks_for_durability, sync_data
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
@@ -76,7 +77,7 @@ class Offsets:
         )
 
     def deadline(self, deadline_ns: int | None) -> int:
-        return system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
+        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000) if deadline_ns is None else deadline_ns
 
     def entries(self, group_id: str) -> GroupEntries | None:
         """The view of a group's partition; None if the partition was never written. Takes no lock, creates nothing."""
@@ -121,7 +122,7 @@ class Offsets:
         until, number = self.deadline(deadline_ns), self.topic.partition_of(group_id)
         self.check_size(number, records)
         admit = partial(self.admit, group_id, admission)
-        while (partition := repeated(lambda: self._append(number, records, wanted, admit, until), until)) is None:
+        while (partition := self.topic.repeated(lambda: self._append(number, records, wanted, admit, until), until)) is None:
             self.check_topics(wanted)
         if asks_for_durability(partition):
             sync_data(partition, until)
@@ -296,7 +297,7 @@ class TransactionalCommit:
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
         """Append the commit; False if it must be checked again. Raises as `check`, FencedError, LockTimeoutError."""
-        return repeated(lambda: self._append(stamp, deadline_ns), deadline_ns)
+        return self._offsets.topic.repeated(lambda: self._append(stamp, deadline_ns), deadline_ns)
 
     def _append(self, stamp: Stamp, deadline_ns: int) -> bool:
         with self._offsets.topic.deciding(self.number, deadline_ns) as decision:

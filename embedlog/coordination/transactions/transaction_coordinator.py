@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import transaction as machine
+from embedlog._call_deadline import bounded
 from embedlog._native import system
 from embedlog.config.options import LONG_MAX
-from embedlog.coordination.internal_topic import InternalTopic, repeated
+from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
 from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, sync_data, to_be_durable
@@ -101,7 +102,7 @@ class Transactions:
 
         Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that must be finished first.
         """
-        return repeated(lambda: self._decide(name, event, deadline_ns), deadline_ns)
+        return self.topic.repeated(lambda: self._decide(name, event, deadline_ns), deadline_ns)
 
     def _decide(self, name: str, event: Event, deadline_ns: int) -> Transaction | None:
         with self.topic.deciding(self.topic.partition_of(name), deadline_ns) as decision:
@@ -115,7 +116,7 @@ class Transactions:
             return new
 
     def deadline(self, deadline_ns: int | None) -> int:
-        return system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
+        return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000) if deadline_ns is None else deadline_ns
 
     @contextlib.contextmanager
     def all_locks_held(self) -> Iterator[None]:

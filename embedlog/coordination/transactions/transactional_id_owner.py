@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog.coordination.host import Host
-from embedlog.coordination.internal_topic import repeated
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
@@ -196,7 +195,7 @@ class Owner:
         elif self._has_data_in(partition):
             done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress)
         else:
-            first = repeated(lambda: self._append_first(partition, run, where, until, progress), until)
+            first = self._all.topic.repeated(lambda: self._append_first(partition, run, where, until, progress), until)
             done = _flushed(partition, first, until)
         before = self._opened[where].end if self._has_data_in(partition) else 0
         self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
@@ -279,7 +278,7 @@ class Owner:
             if where in self._opened:
                 done = commit.append(self.stamp, until)
             else:
-                done = repeated(partial(self._open_with, commit, where, until), until)
+                done = self._all.topic.repeated(partial(self._open_with, commit, where, until), until)
         self._opened[where] = _Written(commit.partition.topic_id, commit.end)
 
     def _open_with(self, commit: OffsetCommit, where: TopicPartition, deadline_ns: int) -> bool:
