@@ -23,13 +23,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
-from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.errors import ClosedError, EmbedlogError, LeaderNotAvailableError, LockTimeoutError
 from embedlog.storage import files
+from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
     from embedlog.replica import ReplicatedEngine

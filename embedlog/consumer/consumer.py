@@ -18,7 +18,6 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
-from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
@@ -43,6 +42,7 @@ from embedlog.errors import (
     printable,
 )
 from embedlog.storage import files
+from embedlog.storage.call_deadline import Until
 from embedlog.types import (
     GroupMetadata,
     OffsetAndMetadata,

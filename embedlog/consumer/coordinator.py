@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import _logging
-from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
@@ -47,6 +46,7 @@ from embedlog.errors import (
 )
 from embedlog.group import Group, State, end_delay
 from embedlog.storage import files
+from embedlog.storage.call_deadline import Until
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from embedlog._call_deadline import Until
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
@@ -22,6 +21,7 @@ from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
 from embedlog.errors import ClosedError, StateError, WakeupError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
+from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from embedlog import _logging
-from embedlog._call_deadline import Until
 from embedlog._native import system
 from embedlog.coordination import replay
 from embedlog.coordination.host import PartitionHost
@@ -45,6 +44,7 @@ from embedlog.errors import (
 )
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
+from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from embedlog._call_deadline import Until, bounded
 from embedlog._native import replication, system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
 from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.storage.call_deadline import Until, bounded
 
 if TYPE_CHECKING:
     from pathlib import Path

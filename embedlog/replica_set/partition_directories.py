@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from embedlog import _logging
-from embedlog._call_deadline import NEVER_NS, bounded
 from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
@@ -28,6 +27,7 @@ from embedlog.replica_set.open_directories import Damage, OpenDirectories, OpenD
 from embedlog.replication.events import Event, Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
+from embedlog.storage.call_deadline import NEVER_NS, bounded
 
 if TYPE_CHECKING:
     from uuid import UUID

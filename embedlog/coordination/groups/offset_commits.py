@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group as machine
-from embedlog._call_deadline import bounded
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import (
     HEADER_BYTES,
@@ -37,6 +36,7 @@ from embedlog.coordination.transactions.transaction_checks import asks_for_durab
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
+from embedlog.storage.call_deadline import bounded
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
 if TYPE_CHECKING:

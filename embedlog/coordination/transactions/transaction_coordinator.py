@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import transaction as machine
-from embedlog._call_deadline import bounded
 from embedlog._native import system
 from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
@@ -43,6 +42,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.storage.call_deadline import bounded
 from embedlog.storage.liveness import Liveness
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
