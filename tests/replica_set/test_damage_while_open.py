@@ -120,3 +120,51 @@ def test_a_removed_segment_is_found_by_a_verification(tmp_path: Path, which: int
         assert values(log) == wanted
         send(log, "t", b"more")
     assert_equal_copies(tmp_path)
+
+
+def test_damage_after_a_killed_swap_is_replaced(tmp_path: Path) -> None:
+    """The repair completes the swap, and then finds no active segment. The generation of the page is still odd."""
+    with opened(tmp_path) as log:
+        config = {"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.01"}
+        log.create_topic("t", assignment={0: [1, 2, 3]}, config=config)
+        with log.producer(linger_ms=0) as producer:
+            for number in range(90):
+                producer.send("t", b"%03d" % number * 300, key=b"%d" % (number if number % 3 else 0)).result(20)
+        killed_during(embedlog.Log.housekeep, tmp_path, "point", "kill_before", "swap-step")
+        (swap,) = tmp_path.glob("d*/t-0/*.log.swap")
+        max(swap.parent.glob("*.log")).unlink()
+        send(log, "t", b"more")
+        until_in_sync(log)
+        assert log.verify_replicas() == []
+    with opened(tmp_path) as log:
+        assert log.verify_replicas() == []
+        assert {*values(log)} >= {b"more", *(b"%03d" % number * 300 for number in range(90) if number % 3)}
+        assert not [*tmp_path.glob("d*/t-0/*.swap"), *tmp_path.glob("d*/t-0/*.cleaned")]
+
+
+def test_two_processes_begin_a_replica_again_at_once(tmp_path: Path) -> None:
+    """One of them stops before the cut, until the other one has completed it, and the replica has joined and taken more."""
+    with filled(tmp_path) as log:
+        killed_append(tmp_path, 2)
+        truncated(tmp_path, 2)
+        child = os.fork()
+        if child == 0:
+            try:
+                with opened(tmp_path) as other:
+                    send(other, "t", b"of the other")
+                    system.fault_arm(["point"], 1, "stop_before", name="renew-left")
+                    other.housekeep()
+                    send(other, "t", b"after the stop")
+            finally:
+                os._exit(0)
+        assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+        send(log, "t", b"more")
+        until_in_sync(log)
+        send(log, "t", b"in all replicas")
+        found = values(log)
+        os.kill(child, signal.SIGCONT)
+        os.waitpid(child, 0)
+        assert isr(log) == [1, 2, 3]
+        assert log.verify_replicas() == []
+        assert values(log) == [*found, b"after the stop"]
+    assert_equal_copies(tmp_path)
