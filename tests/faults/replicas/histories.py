@@ -13,7 +13,7 @@ import random
 import select
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
     errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
     errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
 }
+WAYS = {"remove": 4, "errors": 5, "damage": 4, "put back": 2, "clone": 1}  # how often a directory fails in each way
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
 
@@ -60,7 +61,7 @@ class History:
     counts: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
-    hostile: bool = False  # also damage, earlier copies and clones
+    ways: Mapping[str, int] = field(default_factory=lambda: WAYS)  # faults of directories, with their weights
     damaged: bool = False  # the next level repairs: damage that no process has read is found by a comparison
 
     @property
@@ -162,7 +163,8 @@ class History:
         self.progress("before a fault", self.rng.randint(1, 8))
         ends: list[Callable[[], object]] = []
         frozen: list[Role] = []
-        kinds = self.rng.choice(("directory", "directory", "process", "process", "both"))
+        every = ("directory", "directory", "process", "process", "both")
+        kinds = self.rng.choice(every if len(self.ways) > 1 else ("directory", "both"))
         steps = [self.fail_directory] if kinds == "directory" else [self.fail_process] if kinds == "process" else []
         for step in steps or self.rng.sample([self.fail_directory, self.fail_process], 2):
             step(ends, frozen)
@@ -194,8 +196,7 @@ class History:
 
     def fail_directory(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
         node = self.rng.choice(NODES)
-        weights = (4, 5, 4, 2, 1) if self.hostile else (1, 1, 0, 0, 0)
-        way = self.rng.choices(("remove", "errors", "damage", "put back", "clone"), weights)[0]
+        way = self.rng.choices(list(self.ways), list(self.ways.values()))[0]
         if way != "errors":
             {"remove": self.remove, "damage": self.damage, "put back": self.put_back, "clone": self.clone}[way](node, ends)
             return
@@ -349,11 +350,11 @@ class History:
 
 
 def experiment(
-    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = (), *, hostile: bool = False
+    nursery: Nursery, root: Path, seed: int, episodes: int, mutants: tuple[str, ...] = (), *, way: str | None = None
 ) -> tuple[Verdict, Counter[str]]:
-    """One history of so many faults."""
+    """One history of so many faults; with a way, each fault contains one of a directory in this way."""
     root.mkdir(parents=True, exist_ok=True)
-    history = History(nursery, root, random.Random(seed), mutants, hostile=hostile)
+    history = History(nursery, root, random.Random(seed), mutants, ways=WAYS if way is None else {way: 1})
     history.prepare()
     for _ in range(episodes):
         history.episode()

@@ -10,7 +10,8 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.replicas import histories
 from tests.support.campaign_report import add_counts, pieces
 
-EPISODES_FAST, EPISODES_LONG, PIECES = 3, 10, 40
+EPISODES_FAST, EPISODES_OF_A_KIND, EPISODES_LONG, PIECES = 3, 1, 10, 40
+KINDS = {"remove": "removals", "errors": "errors", "damage": "damages", "put back": "earlier copies", "clone": "clones"}
 HISTORIES = 12  # in which a mutant must be found
 
 
@@ -22,11 +23,21 @@ def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path,
     assert verdict.acked > 10
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", histories.WAYS)
+def test_e17_one_kind_of_fault(nursery: Nursery, tmp_path: Path, seed: int, way: str) -> None:
+    verdict, counts = histories.experiment(nursery, tmp_path, seed, EPISODES_OF_A_KIND, way=way)
+    add_counts("E17", **counts, **verdict.counts())
+    assert not verdict.violations, "\n".join(verdict.violations)
+    assert verdict.acked > 10
+    assert counts[KINDS[way]] == EPISODES_OF_A_KIND
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pieces(PIECES)
 def test_e17_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
-    verdict, counts = histories.experiment(nursery, tmp_path, campaign_seed + piece, EPISODES_LONG, hostile=piece % 2 == 1)
+    verdict, counts = histories.experiment(nursery, tmp_path, campaign_seed + piece, EPISODES_LONG)
     add_counts("E17", **counts, **verdict.counts())
     assert not verdict.violations, "\n".join(verdict.violations)
 
