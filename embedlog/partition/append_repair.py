@@ -11,7 +11,6 @@ REPAIR-7  a missing active segment is damage of the partition. A missing partiti
 
 from __future__ import annotations
 
-import errno
 import logging
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from embedlog import segment
 from embedlog._native import system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_NONE, Replica
 from embedlog._native.system import Published
-from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.errors import CorruptRecordError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction
 from embedlog.format.producer_state import ProducerState
@@ -27,7 +26,7 @@ from embedlog.format.record_batch import Batches, Chain
 from embedlog.partition.compaction import swap
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
-from embedlog.partition.segment_info import builder_at, published_after
+from embedlog.partition.segment_info import builder_at, published_after, size_of_active
 from embedlog.partition.truncation import log_cut
 from embedlog.partition.truncation.stable_offset import restated
 from embedlog.storage import file_names, files
@@ -77,9 +76,7 @@ def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> 
 def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, Replica]:
     now, directory, base = held.now, held.path, held.now.segment_base
     path = file_names.segment_path(directory, base)
-    size = _active_size(directory, base)
-    if size < now.segment_size:
-        raise CorruptRecordError("published bytes are missing", path=path, expected=f"{now.segment_size} bytes", found=size)
+    size = size_of_active(directory, now)  # REPAIR-7
     builder = builder_at(now, held.state.config.index_interval_bytes)
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
@@ -110,16 +107,6 @@ def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, R
     if replica.role != ROLE_NONE:
         after = after._replace(high_watermark=min(now.high_watermark, after.log_end))
     return producers.finish(after._replace(first_timestamp=first_timestamp), replica)
-
-
-def _active_size(directory: Path, base: int) -> int:
-    """Bytes of the active segment. A file that is missing alone is damage of this partition (REPAIR-7)."""
-    try:
-        return segment.size_of(directory, base)
-    except StorageError as problem:
-        if problem.errno != errno.ENOENT or not files.is_directory(directory):
-            raise
-        raise CorruptRecordError("the active segment is missing", path=problem.path) from problem
 
 
 def _remove_unpublished(held: LockedPartition, now: Published) -> None:

@@ -2,6 +2,7 @@
 
 WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are opened again
 WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
+WRITER-3  in a set no file is opened that lacks published bytes: it is damage of this replica, and no append fills the hole
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from embedlog._native import replication, system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import ReadOnlyError, StorageError
+from embedlog.partition.segment_info import size_of_active
 from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.manifest import DIGESTED
@@ -87,6 +89,8 @@ class AppendWriter:
         """Open the segment that is active by the published tuple `now`."""
         state = self._state
         self.close_segment()
+        if state.context.in_set:
+            size_of_active(state.path, now)  # WRITER-3
         cuts = state.page.word(system.WORD_CUTS)
         fds: list[int] = []
         try:

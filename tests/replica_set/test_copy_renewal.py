@@ -194,7 +194,7 @@ def test_without_a_majority_of_the_others_an_open_damaged_copy_stays(tmp_path: P
         before = segment.read_bytes()
         away = (tmp_path / "d3").rename(tmp_path / "away")
         assert [each.node for each in log.repair().left] == [2]
-        assert segment.read_bytes() == before
+        assert segment.read_bytes().startswith(before), "a decision may follow, through an open descriptor"
         assert not promise.read(segment.parent).incomplete
         away.rename(tmp_path / "d3")
         log.housekeep()

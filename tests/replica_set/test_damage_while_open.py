@@ -61,6 +61,23 @@ def test_damage_after_a_killed_append_is_replaced(tmp_path: Path, damage: Callab
         assert values(log) == [*found, b"last"]
 
 
+@pytest.mark.parametrize("node", [1, 2])
+@pytest.mark.parametrize("damage", [without_segment, truncated])
+def test_a_process_that_opens_a_damaged_segment_appends_nothing_to_it(
+    tmp_path: Path, damage: Callable[[Path, int], None], node: int
+) -> None:
+    """An append would leave a hole, and a replica in the ISR without its earlier records (WRITER-3)."""
+    with filled(tmp_path) as log, opened(tmp_path) as other:
+        damage(tmp_path, node)
+        send(other, "t", b"more")
+        assert node not in isr(other)
+        until_in_sync(other)
+        assert log.verify_replicas() == other.verify_replicas() == []
+        send(log, "t", b"last")
+        assert values(log) == values(other) == [*WANTED, b"more", b"last"]
+    assert_equal_copies(tmp_path)
+
+
 def test_a_missing_segment_leaves_the_other_partitions_in_sync(tmp_path: Path) -> None:
     """It is damage of one replica, and no failure of its directory (REPAIR-7, PARTITIONDIRECTORY-3)."""
     with filled(tmp_path) as log:
