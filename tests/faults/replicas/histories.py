@@ -21,7 +21,7 @@ from typing import Any
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Died, Nursery, Victim, state_of
 from tests.faults.replicas import directory_damage
-from tests.faults.replicas.ledger import TRANSACTIONS, Ledger
+from tests.faults.replicas.ledger import STALL, TRANSACTIONS, Ledger
 from tests.faults.replicas.set_tasks import PARTITIONS, TOPIC
 
 NODES = (1, 2, 3)
@@ -31,7 +31,8 @@ FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
     errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
     errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
 }
-WAYS = {"remove": 4, "errors": 5, "damage": 4, "put back": 2, "clone": 1}  # how often a directory fails in each way
+WAYS = {"remove": 4, "errors": 5, "damage": 4, "put back": 2, "clone": 1, "hang": 2}  # how often a directory fails in each way
+HANGING = (("pwrite",), ("pread",), ("fsync", "fdatasync"), ("stat",))
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
 
@@ -122,7 +123,7 @@ class History:
                 reporter = 1_000_000 * (1 + self.roles.index(role)) + role.started  # not `id`: a later process can get the same
                 self.ledger.take(reporter, content)
             elif kind == "error":
-                self.ledger.violations.append(f"{role.name} ended: {content[1]}\n{content[2]}")
+                self.ledger.violations.append(f"{STALL}{role.name} ended: {content[1]}\n{content[2]}")
                 return False
         return True
 
@@ -145,7 +146,7 @@ class History:
         began, end = self.ledger.counts["acknowledged"], time.monotonic() + deadline_s
         while self.ledger.counts["acknowledged"] < began + count and not self.ledger.violations:
             if time.monotonic() > end:
-                self.ledger.violations.append(f"no record was acknowledged for {deadline_s:g} s: {what}; {self.states()}")
+                self.ledger.violations.append(f"{STALL}no record was acknowledged for {deadline_s:g} s: {what}; {self.states()}")
                 return
             self.pump()
 
@@ -198,7 +199,8 @@ class History:
         node = self.rng.choice(NODES)
         way = self.rng.choices(list(self.ways), list(self.ways.values()))[0]
         if way != "errors":
-            {"remove": self.remove, "damage": self.damage, "put back": self.put_back, "clone": self.clone}[way](node, ends)
+            other = {"remove": self.remove, "damage": self.damage, "put back": self.put_back, "clone": self.clone}
+            other.get(way, self.hang)(node, ends)
             return
         error = self.rng.choice(list(FAILING))
         kinds = self.rng.choice(FAILING[error])
@@ -225,6 +227,16 @@ class History:
         here, there = self.root / f"d{node}", self.root / "removed"
         here.rename(there)
         ends.append(lambda: there.rename(here))
+
+    def hang(self, node: int, ends: list[Callable[[], object]]) -> None:
+        """From some call on, each one of a kind in this directory takes a while, in one process or in all."""
+        kinds, delay_ms = self.rng.choice(HANGING), self.rng.choice((50, 500, 5000))
+        running = [role for role in self.roles if self._alive(role)]
+        struck = running if self.rng.random() < 0.5 else [self.rng.choice(running)]
+        self.note("hangs", f"{kinds} in d{node} take {delay_ms} ms in {len(struck)}")
+        for role in struck:
+            self.arm(role, kinds, "delay", self.rng.randint(1, 60), delay_ms * 1000, True, f"/d{node}/")
+        ends += [functools.partial(self.disarm, role) for role in struck]
 
     def damage(self, node: int, ends: list[Callable[[], object]]) -> None:
         self.note("damages", f"in d{node} {directory_damage.damage(self.root / f'd{node}', self.rng)}")
@@ -319,12 +331,12 @@ class History:
                 if kind == "error" or content:
                     told = content[1] + content[2] if kind == "error" else content
                     self.ledger.violations.append(
-                        f"the set does not become level after {self.lines[-1]}: {told}; {self.states()}"
+                        f"{STALL}the set does not become level after {self.lines[-1]}: {told}; {self.states()}"
                     )
                 break
             self.pump(0.02)
             if time.monotonic() > end:
-                self.ledger.violations.append(f"the set does not become level; {self.states()}")
+                self.ledger.violations.append(f"{STALL}the set does not become level; {self.states()}")
                 break
         self.nursery.end(healer.victim)
 
