@@ -102,7 +102,7 @@ class Victim:
             raise AssertionError(f"process {self.pid} ({state_of(self.pid)!r}) sent nothing for {deadline_s:g} s")
         try:
             answer: tuple[str, Any] = self._line.recv()
-        except (EOFError, ConnectionResetError) as gone:
+        except (EOFError, OSError) as gone:  # also in the middle of a message
             raise Died(f"process {self.pid} died") from gone
         return answer
 

@@ -32,7 +32,7 @@ FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
     errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
 }
 WAYS = {"remove": 4, "errors": 5, "damage": 4, "put back": 2, "clone": 1, "hang": 2}  # how often a directory fails in each way
-HANGING = (("pwrite",), ("pread",), ("fsync", "fdatasync"), ("stat",))
+HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}  # ms; each call has several `stat`
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
 
@@ -230,7 +230,8 @@ class History:
 
     def hang(self, node: int, ends: list[Callable[[], object]]) -> None:
         """From some call on, each one of a kind in this directory takes a while, in one process or in all."""
-        kinds, delay_ms = self.rng.choice(HANGING), self.rng.choice((50, 500, 5000))
+        kinds = self.rng.choice(list(HANGING))
+        delay_ms = self.rng.choice((1, 10, 100)) * HANGING[kinds] // 100
         running = [role for role in self.roles if self._alive(role)]
         struck = running if self.rng.random() < 0.5 else [self.rng.choice(running)]
         self.note("hangs", f"{kinds} in d{node} take {delay_ms} ms in {len(struck)}")

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import shutil
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,7 +157,9 @@ def judge(nursery: Nursery, target: Path, known: Known, mutants: Sequence[str]) 
     bad = verdict.violations.append
     try:
         reader.mutate(mutants)
-        missing = reader.call("level", paths, LEVEL_S, True, deadline_s=LEVEL_S + 60)
+        reader.start("level", paths, LEVEL_S, True)
+        deque(notes := iter(reader.notes(LEVEL_S + 60)), maxlen=0)  # attempts that failed
+        missing = reader.result_after(notes)
         if missing:
             bad(f"the set does not become level: {missing}")
             return verdict
