@@ -212,11 +212,12 @@ static int32_t check_published(const el_writer *writer, const el_input *input, c
         return EL_IS_POISONED;
     if (!input->source)
         return el_replica_accepts(writer, tuple, replica);
-    if (tuple->epoch > input->source->epoch)
+    if (tuple->epoch > input->source->epoch && !el_is_mutant(EL_NO_FENCE))
         return EL_FENCED;
     if (input->source->fresh && tuple->log_end != input->source->base_offset)
         return EL_NOT_NEXT;
-    return tuple->epoch == input->source->epoch && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_NOT_NEXT;
+    int follows = tuple->epoch == input->source->epoch || el_is_mutant(EL_NO_FENCE);
+    return follows && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_NOT_NEXT;
 }
 
 /* Takes an incomplete append back; the code for the caller. */

@@ -4,6 +4,7 @@
  *               unchanged, the cached state of its producer is current
  * CPRODUCERS-2  a marker's entry is in the transaction index before the marker is published */
 #include "log/append.h"
+#include "testing/mutants.h"
 
 static unsigned slot_of(int64_t producer_id) { return (unsigned)(((uint64_t)producer_id * UINT64_C(0x9E3779B97F4A7C15)) >> 57); }
 
@@ -42,7 +43,10 @@ int64_t el_write_ending(el_run *run, const el_ending *ending) {
         run->tuple.transaction_entries++;
         run->tuple.transaction_digest = el_xxh3_64(ending->entry, EL_TXN_ENTRY_BYTES, run->tuple.transaction_digest);
     }
-    el_note_marker(&run->replica, run->tuple.log_end, ending->first_unstable);
+    if (el_is_mutant(EL_STABLE_AT_MARKER))
+        run->tuple.first_unstable = ending->first_unstable;
+    else
+        el_note_marker(&run->replica, run->tuple.log_end, ending->first_unstable);
     return EL_OK;
 }
 

@@ -34,6 +34,9 @@ C_BITS = {
     "trust_copy": 10,
     "forgive_lapse": 11,
     "no_notice": 12,
+    "no_fence": 13,
+    "any_epoch_leads": 14,
+    "stable_at_the_marker": 15,
 }
 
 
