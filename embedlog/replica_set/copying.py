@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from embedlog._native import replication
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.partition.replication.replica_log import Fenced, NotLeader, lacks_deleted
+from embedlog.partition.replication.replica_log import Fenced, lacks_deleted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ def copy(
             limit = _equal_end(leader.partition, follower)
         follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
     at = _copied(leader, follower, end, deadline_ns, step)
-    if (start := leader.partition.published().log_start) > follower.published().log_start:
+    if (start := leader.shown().log_start) > follower.published().log_start:
         follower.delete_records(min(start, follower.published().high_watermark))
     return at
 
@@ -70,12 +70,12 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, ste
     at = follower.replica.published()[0].log_end
     if at >= end:
         return at
-    source, unread = _leading(leader), leader.partition.unread_bytes(at)
+    source, unread = leader.shown(), leader.partition.unread_bytes(at)
     much = at < source.segment_base or (source.segment_size if unread is None else unread) > LARGE_CHUNK_BYTES
     with _reading(leader.partition, much=much) as read:
         while at < end and (step is None or step(at)):
             fetched = None if _lacks(leader, follower, source) else _read(read, leader, max(at, source.log_start))
-            source = _leading(leader)
+            source = leader.shown()
             inside = at if fetched is not None and len(fetched.batches) and int(fetched.batches["base_offset"][0]) < at else -1
             if fetched is None or inside >= 0 or _lacks(leader, follower, source):
                 at = follower.replica.begin_again(source, leader.epoch, _begin_of(leader, source), deadline_ns, inside=inside)
@@ -89,14 +89,6 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, ste
     if step is not None:
         step(at)
     return at
-
-
-def _leading(leader: Leader) -> Published:
-    """The tuple of the leader. Raises NotLeader if it does not lead in this epoch now."""
-    now, replica = leader.partition.replica.published()
-    if replica.role != replication.ROLE_LEADER or now.epoch != leader.epoch:
-        raise NotLeader
-    return now
 
 
 def _lacks(leader: Leader, follower: Partition, source: Published) -> bool:
@@ -124,7 +116,7 @@ def _read(read: Read, leader: Leader, offset: int) -> Fetched | None:
     try:
         return read(offset)
     except OffsetOutOfRangeError:
-        if _leading(leader).log_start <= offset:
+        if leader.shown().log_start <= offset:
             raise
         return None
 

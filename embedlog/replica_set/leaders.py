@@ -26,7 +26,7 @@ from embedlog.errors import (
     NotEnoughDirectoriesError,
     NotEnoughReplicasError,
 )
-from embedlog.partition.replication.replica_log import Decision
+from embedlog.partition.replication.replica_log import Decision, NotLeader
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, PartitionDirectories
 from embedlog.replication.decide import decide
@@ -36,6 +36,7 @@ from embedlog.replication.records import Partition as Decided
 from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
+    from embedlog._native.system import Published
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
 
@@ -53,6 +54,16 @@ class Leader(NamedTuple):
     node: int
     partition: Partition
     epoch: int
+
+    def shown(self) -> Published:
+        """The tuple of its page. Raises NotLeader unless the page leads in this epoch now.
+
+        A page that was made again from files may show another log start, and records that are not committed.
+        """
+        now, replica = self.partition.replica.published()
+        if replica.role != replication.ROLE_LEADER or now.epoch != self.epoch:
+            raise NotLeader
+        return now
 
 
 class LeaderChanged(Exception):

@@ -4,11 +4,14 @@ LEDPARTITION-1  a call that reads is repeated at the next leader if the director
 LEDPARTITION-2  nothing is kept about a leader but its node and epoch; its page is read by each call
 LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached the start of its epoch. The epoch is not lower
     than for earlier calls of this process (REPLICA-10). An append needs neither
+LEDPARTITION-4  the page of the leader shows its epoch also after a call that reads. The result of another page is dropped: it
+    may have been cut, or made from files of another time
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog._native import replication, system
@@ -19,6 +22,7 @@ from embedlog.storage.call_deadline import Until, bounded
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from embedlog._native.replication import Replica
     from embedlog._native.system import Page, Published
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.api import SplitPoint
@@ -74,7 +78,7 @@ class LedPartition:
         while True:
             version, leader = self._replicas.version(), self._led(deadline_ns)
             now, replica = leader.partition.replica.published()
-            if now.high_watermark >= replica.epoch_start or self._replicas.read_only:
+            if self._replicas.read_only or (_leads(leader, now, replica) and now.high_watermark >= replica.epoch_start):
                 self._lowest = max(self._lowest, leader.epoch)
                 return leader
             try:
@@ -98,11 +102,24 @@ class LedPartition:
         self._check_open()
         deadline_ns = self.deadline()
         while True:
+            leader = None
             try:
-                return call(self._shown(deadline_ns).partition)
+                leader = self._shown(deadline_ns)
+                found = call(leader.partition)
+                if self._shows(leader):
+                    return found
+                self._leader = None
             except EmbedlogError as problem:
-                self._failed(problem, deadline_ns)
+                if leader is None or self._shows(leader) is not False:
+                    self._failed(problem, deadline_ns)
+                self._leader = None
             self._check_deadline(deadline_ns)
+
+    def _shows(self, leader: Leader) -> bool | None:
+        """Whether the page still leads in the epoch (LEDPARTITION-4); None if it cannot be read."""
+        with suppress(EmbedlogError):
+            return self._replicas.read_only or _leads(leader, *leader.partition.replica.published())
+        return None
 
     def _at_once(self, call: Callable[[Partition], T]) -> T | None:
         """As `_at_leader`, without a wait; None if there is no leader now."""
@@ -227,3 +244,8 @@ class LedPartition:
     def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
         """As `Partition.offset_for_time`, from the leader."""
         return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))
+
+
+def _leads(leader: Leader, now: Published, replica: Replica) -> bool:
+    """Whether the tuple and the state of a page are those of this leader."""
+    return replica.role == replication.ROLE_LEADER and now.epoch == leader.epoch

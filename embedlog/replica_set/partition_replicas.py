@@ -277,8 +277,14 @@ class PartitionReplicas(Leaders):
         return False
 
     def spread(self, leader: Leader, deadline_ns: int) -> None:
-        """Store the high watermark in the followers, if it has moved since the last time: they learn it one copy late."""
-        high_watermark = leader.partition.published().high_watermark
+        """Store the high watermark in the followers, if it has moved since the last time: they learn it one copy late.
+
+        Raises LeaderChanged.
+        """
+        try:
+            high_watermark = leader.shown().high_watermark
+        except NotLeader as changed:
+            raise LeaderChanged from changed
         if high_watermark == self._spread:
             return
         for _, follower in self.in_sync(leader)[1:]:
@@ -345,7 +351,7 @@ class PartitionReplicas(Leaders):
             raise LeaderNotAvailableError(f"the directory of node {node} fails: {self.name} is repaired after it returns")
         system.point("renew-left")
         if loaded is not None:
-            return loaded.replica.restart_damaged(leader.partition.published().log_start, deadline_ns)
+            return loaded.replica.restart_damaged(leader.shown().log_start, deadline_ns)
         return member.directory.renew(self._place, state)
 
     def _without_role(self, node: int, deadline_ns: int) -> Partition | None:

@@ -106,7 +106,7 @@ class PartitionRepair:
         try:
             found = compare(leader.partition, follower, note)
             if found is not None:
-                check(leader.partition, leader.partition.published().log_start if found.anew else found.first)
+                check(leader.partition, leader.shown().log_start if found.anew else found.first)
         except SourceDamagedError as problem:
             difference = problem.difference
             raise CorruptRecordError(
@@ -138,7 +138,7 @@ class PartitionRepair:
             leads = self._replicas.leads(leader)
         if not leads or self._replicas.is_member(leader, node):
             raise LeaderChanged
-        start = leader.partition.published().log_start
+        start = leader.shown().log_start
         with follower.replica.exclusive(self._deadline()) as held:
             if held.replica.role != ROLE_NONE:
                 raise LeaderChanged
@@ -151,7 +151,7 @@ class PartitionRepair:
     def _copy_again(self, leader: Leader, node: int, follower: Partition) -> None:
         """Copy, and join. An ISR that changes meanwhile leaves the rest to the housekeeper."""
         end = -1
-        while end < (wanted := leader.partition.published().high_watermark):
+        while end < (wanted := leader.shown().high_watermark):
             end = copy(leader, follower, wanted, self._deadline())
         self._replicas.join(leader, node, self._deadline())
 

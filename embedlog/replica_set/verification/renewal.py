@@ -50,7 +50,7 @@ def renew(replicas: PartitionReplicas, node: int, problem: EmbedlogError, deadli
             if leader.node == node:
                 replicas.hand_over(leader, until, "its replica is damaged")
             else:
-                check(leader.partition, leader.partition.published().log_start)
+                check(leader.partition, leader.shown().log_start)
                 replicas.leave(leader, node, until, f"node {node}: {problem}", lost=True)
                 if replicas.begin_again(leader, node, until):
                     logger.warning("%s: node %d is copied again from node %d: %s", replicas.name, node, leader.node, problem)
