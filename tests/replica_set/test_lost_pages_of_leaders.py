@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from embedlog.partition.replication.replica_log import NotLeader
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from tests.replica_set.test_verification import COUNT, WANTED, filled, values
+from tests.replica_set.test_damage_while_open import send
+from tests.replica_set.test_renewal import until_in_sync
+from tests.replica_set.test_verification import COUNT, WANTED, assert_equal_copies, filled, isr, values
 
 
 def used(log: embedlog.Log) -> tuple[PartitionReplicas, Leader, Partition]:
@@ -73,3 +76,26 @@ def test_what_a_page_shows_after_its_role_is_lost_is_dropped(tmp_path: Path, fai
             return len(calls)
 
         assert log._engine.partition("t", 0)._at_leader(call) == 2  # type: ignore[attr-defined]
+
+
+def test_an_incomplete_copy_in_the_place_of_a_leader_deletes_nothing(tmp_path: Path) -> None:
+    """Its first segment is not there yet. A process that waits maps the page again, and makes it from these files."""
+    with filled(tmp_path, segment_bytes="16384") as log:
+        _, leader, follower = used(log)
+        (tmp_path / "d1").rename(tmp_path / "aside")
+        shutil.copytree(tmp_path / "d3", tmp_path / "d1")
+        for path in (tmp_path / "d1" / "t-0").iterdir():
+            if path.name.startswith(("0" * 20, "embedlog.", "leader-epoch")) and not path.name.endswith("lock"):
+                path.unlink()
+        leader.partition.check_page()
+        assert leader.partition.published().log_start > 0
+        with pytest.raises(NotLeader):
+            copy(leader, follower, 0, log._engine.set.deadline())  # type: ignore[attr-defined]
+        send(log, "t", b"more")
+        log.housekeep()
+        assert 1 not in isr(log)
+        shutil.rmtree(tmp_path / "d1")
+        (tmp_path / "aside").rename(tmp_path / "d1")
+        until_in_sync(log)
+        assert values(log) == [*WANTED, b"more"]
+    assert_equal_copies(tmp_path)
