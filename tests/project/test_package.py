@@ -143,8 +143,7 @@ def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
     required = {re.split(r"[>=;\[ ]", each)[0] for each in head.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert required == {"cffi", "numpy", "lz4", "zstandard"}
     extras = set(head.get_all("Provides-Extra", []))
-    assert {"arrow", "connect", "demo", "duckdb", "pandas", "polars", "snappy", "spark"} <= extras
-    assert "cli" not in extras, "there is no command line"
+    assert {"arrow", "cli", "connect", "demo", "duckdb", "pandas", "polars", "snappy", "spark"} <= extras
 
 
 @pytest.mark.slow

@@ -1,0 +1,84 @@
+"""Reads the values of options: settings, partitions, topic patterns and times; names of topics and groups are completed.
+
+ARGUMENTS-1  a value that cannot be read is a usage error that names the option and the expected form
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+import embedlog
+from embedlog.cli.invocation import VARIABLE, Invocation
+
+
+def settings(given: Iterable[str], option: str) -> dict[str, str]:
+    """Settings in the form key=value."""
+    pairs = [each.partition("=") for each in given]
+    for key, sign, _ in pairs:
+        if not key or not sign:
+            raise click.UsageError(f"{option}: expected key=value, found {key!r}")
+    return {key.strip(): value for key, _, value in pairs}
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Partitions in the form 0,1,2."""
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"{option}: expected numbers of partitions such as 0,1, found {text!r}") from None
+
+
+def matching(names: Iterable[str], pattern: str | None, option: str = "--topic") -> list[str]:
+    """The names that a regular expression matches as a whole; all without one."""
+    if pattern is None:
+        return list(names)
+    try:
+        found = re.compile(pattern)
+    except re.error as problem:
+        raise click.UsageError(f"{option}: not a regular expression: {problem}") from None
+    return [name for name in names if found.fullmatch(name)]
+
+
+def time_ms(text: str, option: str) -> int:
+    """A time: milliseconds since 1970, or an ISO 8601 date and time, in local time without a zone."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise click.UsageError(f"{option}: expected milliseconds or a date such as 2026-01-31T12:00, found {text!r}") from None
+
+
+# ---- completion ----------------------------------------------------------------------------------
+
+
+def _completed(list_names: Callable[[embedlog.Log], list[str]]) -> Callable[..., list[CompletionItem]]:
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        invocation = context.find_object(Invocation)
+        given = invocation.directories if invocation is not None else ()
+        places = list(given or filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+        if not places:
+            return []
+        try:
+            with embedlog.open(places[0] if len(places) == 1 else places, read_only=True) as log:
+                return [CompletionItem(name) for name in list_names(log) if name.startswith(incomplete)]
+        except embedlog.EmbedlogError:
+            return []  # a completion prints no errors
+
+    return complete
+
+
+topic_names = _completed(lambda log: log.topics(include_internal=True))
+group_ids = _completed(lambda log: log.groups())
+
+
+def topic_option(**facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option `--topic`, completed from the directory."""
+    return click.option("-t", "--topic", shell_complete=topic_names, metavar="TOPIC", **facts)

@@ -1,0 +1,75 @@
+"""Contains the table of verbs and the group that imports the module of a verb when it is called.
+
+COMMANDS-1  `--help` of the program imports no verb
+COMMANDS-2  a script of Kafka that is not needed here has its reason in the help, and as an error
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from embedlog.cli.invocation import shared
+
+VERBS = {
+    "cat": ("consume", "Print the present records of a topic, and end."),
+    "consume": ("consume", "Print records as they arrive (kafka-console-consumer, kcat -C)."),
+    "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
+    "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),
+    "produce": ("produce", "Send lines or files as records (kafka-console-producer, kcat -P)."),
+    "query": ("query", "Print the offset of a time (kcat -Q)."),
+    "tail": ("consume", "Print the last records of a topic, and follow it."),
+    "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
+}
+SCRIPTS = {
+    "kafka-topics": "topics",
+    "kafka-console-consumer": "consume",
+    "kafka-console-producer": "produce",
+    "kafka-get-offsets": "offsets",
+    "kcat": "consume, produce, query or ls",
+}
+NOT_NEEDED = {
+    "kafka-server-start": "each process opens the directory itself",
+    "kafka-server-stop": "each process closes the directory itself",
+    "kafka-storage": "a directory is formatted when it is opened first",
+    "zookeeper-server-start": "topics and their settings are in the directory",
+    "zookeeper-server-stop": "topics and their settings are in the directory",
+    "zookeeper-shell": "topics and their settings are in the directory",
+}
+
+
+class Program(click.Group):
+    """All verbs; each module is imported by its call."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in VERBS:
+            module = import_module(f"embedlog.cli.verbs.{VERBS[cmd_name][0]}")
+            found: click.Command = getattr(module, cmd_name.replace("-", "_"))
+            return found
+        script = cmd_name.removesuffix(".sh")
+        if script in NOT_NEEDED:
+            raise click.UsageError(f"{script} is not needed: {NOT_NEEDED[script]}")
+        if script in SCRIPTS:
+            raise click.UsageError(f"{script} is the verb {SCRIPTS[script]}")
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, VERBS[name][1]) for name in self.list_commands(ctx)])
+        with formatter.section("Not needed"):
+            formatter.write_dl(list(NOT_NEEDED.items()))
+
+
+@click.group(cls=Program, name="embedlog")
+@click.version_option(package_name="embedlog", prog_name="embedlog")
+@shared
+def program() -> None:
+    """Inspect and change an embedded Kafka log.
+
+    The directory is given by -d, or by EMBEDLOG_DIR. Exit status: 0 done, 1 nothing found or not done, 2 refused,
+    130 interrupted, 141 the reader of the output has ended.
+    """

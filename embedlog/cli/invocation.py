@@ -1,0 +1,111 @@
+"""Contains `Invocation`, the options that all verbs share, and the opening of the directory that they name.
+
+INVOCATION-1  `-d` may be given before and after the verb; without it `EMBEDLOG_DIR` names the directories
+INVOCATION-2  an option that names a network is refused with the reason
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+import embedlog
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+VARIABLE = "EMBEDLOG_DIR"
+NETWORK = (
+    "--bootstrap-server", "--bootstrap-controller", "--broker-list", "--zookeeper", "--command-config", "--consumer.config",
+    "--producer.config", "-b",
+)  # fmt: skip
+_REASON = "there is no server and no network connection; -d DIRECTORY or EMBEDLOG_DIR names the log"
+
+
+@dataclass
+class Invocation:
+    """The options of one command line that are not those of its verb."""
+
+    directories: tuple[str, ...] = ()
+    json: bool = False
+    debug: bool = False
+
+
+def current() -> Invocation:
+    """The invocation of the verb that runs."""
+    found = click.get_current_context().find_object(Invocation)
+    assert found is not None, "a verb is called by the program"
+    return found
+
+
+def directories() -> list[str]:
+    """The directories of the log. Raises UsageError if none is given."""
+    given = current().directories or tuple(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+    if not given:
+        raise click.UsageError(f"no log directory: give -d DIRECTORY, or set {VARIABLE}")
+    return list(given)
+
+
+def open_log(*, read_only: bool = True, create: bool = False) -> embedlog.Log:
+    """The log of this invocation: one directory, or a set. It is created only if `create`."""
+    places = directories()
+    return embedlog.open(places[0] if len(places) == 1 else places, read_only=read_only, create=create)
+
+
+class NoReader(Exception):
+    """The process that reads the output has ended."""
+
+
+class Verb(click.Command):
+    """A command of which a closed output is an event of its own, because click ends the process for it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise NoReader from None
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(context.ensure_object(Invocation), name, value)
+
+    return callback
+
+
+def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        raise click.UsageError(f"{parameter.opts[0]}: {_REASON}")
+
+
+def shared(function: Function) -> Function:
+    """Adds the options of all verbs, which `current` returns."""
+    places = click.option(
+        "-d", "--directory", multiple=True, expose_value=False, metavar="DIR", callback=_keep("directories"), is_eager=True,
+        help="Log directory; repeated for the directories of a set.",
+    )  # fmt: skip
+    json = click.option("--json", is_flag=True, expose_value=False, callback=_keep("json"), help="Print JSON.")
+    debug = click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_keep("debug"), is_eager=True, help="Show tracebacks."
+    )
+    for each in (debug, json, places):
+        function = each(function)
+    for name in NETWORK:
+        function = click.option(name, hidden=True, expose_value=False, callback=_refuse, is_eager=True)(function)
+    return function
+
+
+def verb(**settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
+    """A verb: a command with the shared options, and the docstring of its function as help."""
+
+    def decorated(function: Callable[..., int | None]) -> click.Command:
+        return click.command(cls=Verb, **settings)(shared(function))
+
+    return decorated

@@ -1,0 +1,55 @@
+"""Writes batches as lines: plain values from columns without an object per record, other formats from records.
+
+LINEWRITER-1  plain lines of a batch are one array: its values and the delimiter after each
+LINEWRITER-2  a batch with null values is written from records
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+import numpy as np
+
+from embedlog import Batch
+from embedlog.cli.record_format import Formatter
+
+
+class LineWriter:
+    """Writes rows of batches to a binary file. Without a formatter a line is the value and `delimiter`."""
+
+    def __init__(self, file: BinaryIO, formatter: Formatter | None, delimiter: bytes = b"\n", null: bytes = b"null") -> None:
+        self._file, self._formatter = file, formatter
+        self._delimiter, self._null = delimiter, null
+
+    def write(self, batch: Batch, first: int, last: int) -> None:
+        """Write the rows from `first` up to `last`."""
+        if self._formatter is None and batch.values.validity is None:
+            self._file.write(plain_lines(batch, first, last, self._delimiter))
+            return
+        records = batch.records()[first:last]
+        if self._formatter is not None:
+            self._file.write(b"".join([self._formatter(record) for record in records]))
+        else:
+            lines = [self._null if record.value is None else record.value for record in records]
+            self._file.write(self._delimiter.join([*lines, b""]))
+
+
+def plain_lines(batch: Batch, first: int, last: int, delimiter: bytes) -> memoryview:
+    """The values of these rows, with the delimiter after each. REQUIRES no null among them."""
+    offsets = batch.values.offsets[first : last + 1].astype(np.int64)
+    data = batch.values.data[offsets[0] : offsets[-1]]
+    count, width = last - first, len(delimiter)
+    lengths = np.diff(offsets)
+    if count and width and (lengths == lengths[0]).all():
+        rows = np.empty((count, int(lengths[0]) + width), dtype=np.uint8)
+        rows[:, :-width] = data.reshape(count, int(lengths[0]))
+        rows[:, -width:] = np.frombuffer(delimiter, dtype=np.uint8)
+        return rows.reshape(-1).data
+    out = np.empty(len(data) + count * width, dtype=np.uint8)
+    is_value = np.ones(len(out), dtype=np.bool_)
+    ends = offsets[1:] - offsets[0] + np.arange(count) * width
+    for index in range(width):
+        out[ends + index] = delimiter[index]
+        is_value[ends + index] = False
+    out[is_value] = data
+    return out.data

@@ -1,0 +1,66 @@
+"""Reads start positions: kcat's `-o` and Kafka's `--offset`.
+
+POSITIONS-1  forms: beginning, end, an offset, -n before the end, @time; s@time and e@time are a start and an end
+POSITIONS-2  a position outside of the log is moved to its nearer end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from embedlog import Consumer, TopicPartition
+from embedlog.cli.arguments import time_ms
+
+
+@dataclass(frozen=True)
+class Span:
+    """The first offset of each partition, and the end offset of those that have one."""
+
+    starts: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
+
+
+def span(consumer: Consumer[Any, Any], tps: list[TopicPartition], given: Iterable[str], default: str, option: str = "-o") -> Span:
+    """The offsets that the positions name. Raises UsageError for an unknown form."""
+    begins, limits = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
+    starts, ends = None, {}
+    for text in given:
+        if text.startswith("e@"):
+            ends = _by_time(consumer, tps, limits, text[2:], option)
+        else:
+            starts = _starts(consumer, tps, begins, limits, text, option)
+    if starts is None:
+        starts = _starts(consumer, tps, begins, limits, default, option)
+    return Span({tp: min(max(starts[tp], begins[tp]), limits[tp]) for tp in tps}, ends)
+
+
+def _starts(
+    consumer: Consumer[Any, Any], tps: list[TopicPartition], begins: dict[TopicPartition, int],
+    limits: dict[TopicPartition, int], text: str, option: str,
+) -> dict[TopicPartition, int]:  # fmt: skip
+    if text in ("beginning", "earliest"):
+        return begins
+    if text in ("end", "latest"):
+        return limits
+    if "@" in text:
+        mark, _, time = text.partition("@")
+        if mark in ("", "s"):
+            return _by_time(consumer, tps, limits, time, option)
+    elif text.lstrip("-").isascii() and text.lstrip("-").isdigit():
+        number = int(text)
+        return {tp: limits[tp] + number if text.startswith("-") else number for tp in tps}
+    expected = "beginning, end, an offset, -n, @time, s@time or e@time"
+    raise click.UsageError(f"{option}: expected {expected}, found {text!r}")
+
+
+def _by_time(
+    consumer: Consumer[Any, Any], tps: list[TopicPartition], limits: dict[TopicPartition, int], text: str, option: str
+) -> dict[TopicPartition, int]:
+    time = time_ms(text, option)
+    found = consumer.offsets_for_times(dict.fromkeys(tps, time))
+    places = {tp: found[tp] for tp in tps}
+    return {tp: limits[tp] if place is None else place.offset for tp, place in places.items()}

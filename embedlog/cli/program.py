@@ -1,0 +1,65 @@
+"""Runs the command line and turns its result into an exit status.
+
+PROGRAM-1  statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader of the output has ended
+PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+OK, NOT_DONE, REFUSED, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line, by default that of the process; returns the exit status."""
+    try:
+        import click  # noqa: F401
+    except ImportError:
+        sys.stderr.write("embedlog: the command line needs click and rich: pip install 'embedlog[cli]'\n")
+        return REFUSED
+    return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    import click
+
+    import embedlog
+    from embedlog.cli.commands import program
+    from embedlog.cli.invocation import Invocation, NoReader
+
+    invocation = Invocation()
+    try:
+        status = program.main(arguments, prog_name="embedlog", standalone_mode=False, obj=invocation) or OK
+        sys.stdout.flush()
+        return int(status)
+    except (NoReader, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes standard output once more at its end
+        return NO_READER
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except click.ClickException as error:
+        if invocation.debug:
+            traceback.print_exc()
+        error.show()
+        return REFUSED
+    except (embedlog.EmbedlogError, OSError) as error:
+        if invocation.debug:
+            traceback.print_exc()
+        sys.stderr.write(f"embedlog: {error}\n")
+        return REFUSED if isinstance(error, _refusals()) else NOT_DONE
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Errors of the request or of the installation: the same command line fails again."""
+    import embedlog
+
+    return (
+        embedlog.ConfigError, embedlog.DirectoryInUseError, embedlog.ForeignDirectoryError, embedlog.InvalidGroupIdError,
+        embedlog.InvalidPartitionsError, embedlog.InvalidReplicaAssignmentError, embedlog.InvalidReplicationFactorError,
+        embedlog.InvalidTopicError, embedlog.MissingExtraError, embedlog.PolicyViolationError, embedlog.ReadOnlyError,
+        embedlog.ReplicaSetError, embedlog.UnsupportedFilesystemError, embedlog.UnsupportedFormatError,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The verbs: each module has the click command of its name."""

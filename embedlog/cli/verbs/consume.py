@@ -1,0 +1,218 @@
+"""Contains the verbs `consume`, `cat` and `tail`: records of topics on standard output.
+
+CONSUME-1  `consume` begins at the end and follows, as Kafka's console consumer; `cat` prints what is present; `tail` follows
+CONSUME-2  a group commits what was written to the output, after it was flushed
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+import embedlog
+from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
+from embedlog.cli.arguments import group_ids, matching, numbers, settings, topic_names
+from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.positions import Span, span
+from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, by_properties, envelope, formatted, unescaped
+
+GROUP_WAIT_S = 1.0  # of a member for records, before it looks whether it has read all
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read, and when it ends."""
+
+    topics: list[str]
+    partitions: list[int] | None
+    positions: tuple[str, ...]
+    default: str
+    exit_at_end: bool
+    count: int | None
+    timeout_s: float | None
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.argument("topics", nargs=-1, shell_complete=topic_names),
+        click.option("-t", "--topic", "topic", multiple=True, shell_complete=topic_names, help="A topic."),
+        click.option("--include", "--whitelist", metavar="REGEX", help="All topics that match."),
+        click.option("-p", "--partition", "partitions", metavar="N,…", help="Only these partitions."),
+        click.option("-o", "--offset", "positions", multiple=True, metavar="POSITION",
+                     help="beginning, end, an offset, -5 (before the end), @time, s@time, e@time."),
+        click.option("--from-beginning", is_flag=True, help="The same as -o beginning."),
+        click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Exit at the end that the partitions have now."),
+        click.option("-c", "--max-messages", "count", type=click.IntRange(min=1), help="Exit after this many records."),
+        click.option("--timeout-ms", type=click.IntRange(min=0), help="Exit if no record arrives for this time."),
+        click.option("-G", "--group", shell_complete=group_ids, help="Read as a member of a group, and commit."),
+        click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
+                     default="read_uncommitted"),
+        click.option("-f", "--format", "text", metavar="FORMAT", help="%t %p %o %k %K %s %S %R %h %T %%, \\n \\t \\xNN."),
+        click.option("-J", "as_json", is_flag=True, help="The same as --json: kcat's envelope, one line per record."),
+        click.option("-K", "key_delimiter", metavar="DELIM", help="Print key, DELIM, value."),
+        click.option("-D", "delimiter", default="\\n", metavar="DELIM", help="After each record; \\n if not given."),
+        click.option("-Z", "null_as_text", is_flag=True, help="Print NULL for null keys and values."),
+        click.option("--property", "--formatter-property", "properties", multiple=True, metavar="KEY=VALUE",
+                     help="Kafka's print.key=true, key.separator, null.literal, …"),
+        click.option("--consumer-property", "-X", "consumer_settings", multiple=True, metavar="KEY=VALUE",
+                     help="A setting of the consumer."),
+    )  # fmt: skip
+    for each in reversed(options):
+        function = each(function)
+    return function
+
+
+@verb()
+@_options
+def consume(**options: Any) -> int:
+    """Print the records that arrive from now on; --from-beginning prints all first.
+
+    JSON lines: {"topic", "partition", "offset", "tstype", "ts", "headers", "key", "payload"}. Bytes that are not UTF-8 are
+    {"base64": …}.
+    """
+    return _consume(options, default="end", exit_at_end=False)
+
+
+@verb()
+@_options
+def cat(**options: Any) -> int:
+    """Print the present records, and end: `consume --from-beginning -e`."""
+    return _consume(options, default="beginning", exit_at_end=True)
+
+
+@verb()
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, help="Records per partition before the end.")
+@_options
+def tail(lines: int, **options: Any) -> int:
+    """Print the last records of each partition, and follow: `consume -o -10`."""
+    return _consume(options, default=f"-{lines}" if lines else "end", exit_at_end=False)
+
+
+def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
+    from embedlog.cli.line_writer import LineWriter
+
+    formatter, delimiter, null = _layout(options)
+    writer = LineWriter(sys.stdout.buffer, formatter, delimiter, null)
+    group = options["group"]
+    with open_log(read_only=group is None) as log:
+        reading = Reading(
+            _topics(log, options),
+            None if options["partitions"] is None else numbers(options["partitions"], "--partition"),
+            options["positions"], "beginning" if options["from_beginning"] else default,
+            exit_at_end or options["exit_at_end"], options["count"],
+            None if options["timeout_ms"] is None else options["timeout_ms"] / 1000,
+        )  # fmt: skip
+        given = settings(options["consumer_settings"], "--consumer-property")
+        given |= {"isolation.level": options["isolation_level"]}
+        if group is not None:
+            return 0 if _read_in_group(log, group, given, reading, writer.write) else 1
+        with log.consumer(config=given) as consumer:
+            return 0 if _read(log, consumer, reading, writer.write) else 1
+
+
+def _topics(log: Log, options: dict[str, Any]) -> list[str]:
+    named = [*options["topic"], *options["topics"]]
+    if bool(named) == (options["include"] is not None):
+        raise click.UsageError("give topics, or --include with a regular expression")
+    found = named or matching(log.topics(), options["include"], "--include")
+    if not found:
+        raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {options['include']!r}", path=log.path)
+    return found
+
+
+def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
+    """The formatter, or None for plain values; the delimiter; the text of null."""
+    properties = settings(options["properties"], "--property")
+    delimiter = unescaped(options["delimiter"], "-D")
+    null = properties.get("null.literal", "NULL" if options["null_as_text"] else KAFKA_PROPERTIES["null.literal"])
+    if current().json or options["as_json"]:
+        return envelope, delimiter, b""
+    if options["text"] is not None:
+        return formatted(options["text"], b"NULL" if options["null_as_text"] else b""), delimiter, b""
+    if options["key_delimiter"] is not None:
+        separator, bare = unescaped(options["key_delimiter"], "-K"), null.encode()
+        return (
+            lambda record: (bare if record.key is None else record.key) + separator
+            + (bare if record.value is None else record.value) + delimiter
+        ), delimiter, bare  # fmt: skip
+    if properties.keys() - {"null.literal", "line.separator"}:
+        return by_properties({"null.literal": null, **properties}), delimiter, null.encode()
+    return None, properties["line.separator"].encode() if "line.separator" in properties else delimiter, null.encode()
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def _read(log: Log, consumer: Consumer[Any, Any], reading: Reading, write: Callable[[Batch, int, int], None]) -> int:
+    """Read assigned partitions; returns the number of records."""
+    tps = [
+        TopicPartition(topic, each.partition)
+        for topic in reading.topics
+        for each in log.describe_topic(topic).partitions
+        if reading.partitions is None or each.partition in reading.partitions
+    ]
+    if not tps:
+        raise embedlog.UnknownTopicOrPartitionError("no such partition", found=reading.partitions)
+    consumer.assign(tps)
+    found = span(consumer, tps, reading.positions, reading.default)
+    ends = (consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends
+    for tp, start in found.starts.items():
+        consumer.seek(tp, start)
+        if tp in ends and start >= ends[tp]:
+            consumer.pause(tp)
+    return _copy(consumer, Span(found.starts, ends), reading, write, tps)
+
+
+def _copy(
+    consumer: Consumer[Any, Any], limits: Span, reading: Reading, write: Callable[[Batch, int, int], None],
+    tps: list[TopicPartition],
+) -> int:  # fmt: skip
+    """Write batches up to the ends of the partitions and the number of records."""
+    bounded = len(limits.ends) == len(tps)
+    timeout = 0.0 if bounded else reading.timeout_s
+    written = 0
+    for batch in consumer.batches(timeout=timeout):
+        tp = TopicPartition(batch.topic, batch.partition)
+        last = batch.num_rows
+        if tp in limits.ends and int(batch.offsets[-1]) + 1 >= limits.ends[tp]:
+            last = int(batch.offsets.searchsorted(limits.ends[tp]))
+            consumer.pause(tp)
+        if reading.count is not None:
+            last = min(last, reading.count - written)
+        if last:
+            write(batch, 0, last)
+            written += last
+        if written == reading.count:
+            break
+        if not bounded:
+            sys.stdout.flush()
+    return written
+
+
+def _read_in_group(
+    log: Log, group: str, given: dict[str, str], reading: Reading, write: Callable[[Batch, int, int], None]
+) -> int:
+    """Read as a member of a group; the position of the last written record is committed."""
+    if reading.positions or reading.partitions is not None:
+        raise click.UsageError("a group assigns partitions and has positions: -p and -o are not for groups")
+    reset = "earliest" if reading.default == "beginning" else "latest"
+    written = 0
+    with log.consumer(
+        *reading.topics, group_id=group, config={"auto.offset.reset": reset, **given, "enable.auto.commit": "false"}
+    ) as consumer:
+        while True:
+            for batch in consumer.batches(timeout=GROUP_WAIT_S if reading.exit_at_end else reading.timeout_s):
+                last = batch.num_rows if reading.count is None else min(batch.num_rows, reading.count - written)
+                write(batch, 0, last)
+                written += last
+                sys.stdout.flush()
+                place = int(batch.offsets[last - 1]) + 1
+                consumer.commit({TopicPartition(batch.topic, batch.partition): OffsetAndMetadata(place)})
+                if written == reading.count:
+                    return written
+            if not reading.exit_at_end or consumer.assignment():
+                return written

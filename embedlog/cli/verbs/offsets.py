@@ -1,0 +1,112 @@
+"""Contains the verb `offsets`, with the options and the lines of kafka-get-offsets.
+
+OFFSETSVERB-1  a partition without an offset for the time is left out, as in Kafka
+"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+import embedlog
+from embedlog import Consumer, TopicPartition
+from embedlog.cli.arguments import matching, numbers, topic_option
+from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.output import document
+
+NAMED = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
+TIME_MAX = 2**63 - 1
+
+
+@verb()
+@topic_option(help="The topic, a regular expression; all if not given.")
+@click.option("--partitions", metavar="N,…", help="Only these partitions.")
+@click.option(
+    "--topic-partitions", metavar="REGEX:RANGE,…", help="Topics with partitions: n, a-b (b exclusive), a-, -b, or none."
+)
+@click.option("--time", default="latest", help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.")
+@click.option("--exclude-internal-topics", is_flag=True, help="Only topics of users.")
+def offsets(
+    topic: str | None, partitions: str | None, topic_partitions: str | None, time: str, exclude_internal_topics: bool
+) -> int:
+    """Print offsets of partitions as topic:partition:offset, sorted.
+
+    JSON: a list of {"topic", "partition", "offset"}.
+    """
+    if topic_partitions is not None and (topic is not None or partitions is not None):
+        raise click.UsageError("--topic-partitions cannot be combined with --topic or --partitions")
+    moment = NAMED[time] if time in NAMED else _moment(time)
+    with open_log() as log:
+        names = log.topics(include_internal=not exclude_internal_topics)
+        tps = [TopicPartition(name, each.partition) for name in names for each in log.describe_topic(name).partitions]
+        if topic_partitions is not None:
+            chosen = {tp for rule in topic_partitions.split(",") for tp in _ruled(rule, tps)}
+        else:
+            wanted = None if partitions is None else numbers(partitions, "--partitions")
+            known = set(matching(names, topic))
+            chosen = {tp for tp in tps if tp.topic in known and (wanted is None or tp.partition in wanted)}
+        if not chosen:
+            raise embedlog.UnknownTopicOrPartitionError("no partition matches", path=log.path)
+        with log.consumer() as consumer:
+            found = _offsets(consumer, sorted(chosen), moment)
+    if current().json:
+        document([{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found.items()])
+    else:
+        click.echo("".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in found.items()), nl=False)
+    return 0
+
+
+def _moment(text: str) -> int:
+    try:
+        found = int(text)
+    except ValueError:
+        found = -6
+    if found < min(NAMED.values()):
+        raise click.UsageError(f"--time: expected {', '.join(NAMED)}, or milliseconds, found {text!r}")
+    return found
+
+
+def _ruled(rule: str, tps: list[TopicPartition]) -> list[TopicPartition]:
+    """The partitions of one rule of `--topic-partitions`."""
+    found = re.fullmatch(r"(?P<topic>[^:]*)(?::(?:(?P<one>\d+)|(?P<first>\d*)-(?P<end>\d*))?)?", rule)
+    if found is None:
+        raise click.UsageError(f"--topic-partitions: expected REGEX:RANGE, found {rule!r}")
+    names = set(matching({tp.topic for tp in tps}, found["topic"] or None, "--topic-partitions"))
+    first, end = 0, float("inf")
+    if found["one"] is not None:
+        first = int(found["one"])
+        end = first + 1
+    elif found["first"] is not None:
+        first, end = int(found["first"] or 0), int(found["end"]) if found["end"] else end
+    return [tp for tp in tps if tp.topic in names and first <= tp.partition < end]
+
+
+def _offsets(consumer: Consumer[bytes, bytes], tps: list[TopicPartition], moment: int) -> dict[TopicPartition, int]:
+    if moment == NAMED["latest"]:
+        return consumer.end_offsets(tps)
+    if moment in (NAMED["earliest"], NAMED["earliest-local"]):
+        return consumer.beginning_offsets(tps)
+    if moment == NAMED["latest-tiered"]:
+        return {}  # no record is in a remote tier
+    if moment == NAMED["max-timestamp"]:
+        places = {tp: _newest(consumer, tp) for tp in tps}
+    else:
+        found = consumer.offsets_for_times(dict.fromkeys(tps, moment))
+        places = {tp: None if found[tp] is None else found[tp].offset for tp in tps}  # type: ignore[union-attr]
+    return {tp: offset for tp, offset in places.items() if offset is not None}
+
+
+def _newest(consumer: Consumer[bytes, bytes], tp: TopicPartition) -> int | None:
+    """The offset of the first record with the greatest timestamp, by halving the times that can have one."""
+    best, low, high = None, 0, TIME_MAX
+    while low < high:
+        middle = 0 if best is None else low + (high - low) // 2
+        found = consumer.offsets_for_times({tp: middle})[tp]
+        if found is None:
+            if best is None:
+                return None
+            high = middle
+        else:
+            best, low = found.offset, max(found.timestamp_ms, middle) + 1
+    return best

@@ -1,0 +1,175 @@
+"""Contains the verb `produce`: lines of standard input, or files, as records.
+
+PRODUCE-1  lines are sent as they arrive, many in one batch
+PRODUCE-2  the verb ends after all records are acknowledged; a record that fails makes its status 1
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from embedlog import Producer
+from embedlog.cli.arguments import settings, topic_option
+from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.output import document
+from embedlog.cli.record_format import unescaped
+
+CHUNK_BYTES = 1 << 20
+
+PROPERTIES = {
+    "parse.key": "false", "key.separator": "\t", "ignore.error": "false", "null.marker": None, "parse.headers": "false",
+    "headers.delimiter": "\t", "headers.separator": ",", "headers.key.separator": ":",
+}  # fmt: skip
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Lines:
+    """Splits input into columns of records: the layout of Kafka's console producer."""
+
+    def __init__(self, properties: dict[str, str], empty_is_null: bool, fixed_key: bytes | None, headers: Headers) -> None:
+        unknown = properties.keys() - PROPERTIES.keys()
+        if unknown:
+            raise click.UsageError(f"--property: unknown {min(unknown)!r}: expected one of {', '.join(PROPERTIES)}")
+        given = {**PROPERTIES, **properties}
+        self._separator = str(given["key.separator"]).encode() if given["parse.key"] == "true" else None
+        self._header_marks = None
+        if given["parse.headers"] == "true":
+            marks = ("headers.delimiter", "headers.separator", "headers.key.separator")
+            self._header_marks = [str(given[name]).encode() for name in marks]
+        self._marker = None if given["null.marker"] is None else given["null.marker"].encode()
+        self._lenient, self._empty_is_null = given["ignore.error"] == "true", empty_is_null
+        self._key, self._headers = fixed_key, headers
+        self._number = 0
+
+    def columns(self, lines: list[bytes]) -> tuple[list[bytes | None], list[bytes | None] | None, list[Headers] | None]:
+        """Values, keys and headers of lines. Raises UsageError, with the number of the line, for a missing separator."""
+        if self._separator is None and self._header_marks is None and self._marker is None and not self._headers:
+            self._number += len(lines)
+            values: list[bytes | None] = [line or None for line in lines] if self._empty_is_null else [*lines]
+            return values, None if self._key is None else [self._key] * len(lines), None
+        rows = [self._row(line) for line in lines]
+        keyed = self._separator is not None or self._key is not None
+        return (
+            [row[1] for row in rows],
+            [row[0] for row in rows] if keyed else None,
+            [row[2] for row in rows] if self._headers or self._header_marks else None,
+        )
+
+    def _row(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
+        self._number += 1
+        headers = [*self._headers]
+        key = self._key
+        if self._header_marks is not None:
+            delimiter, separator, sign = self._header_marks
+            text, line = self._cut(line, delimiter, "headers.delimiter")
+            for each in text.split(separator) if text else ():
+                name, value = self._cut(each, sign, "headers.key.separator")
+                headers.append((name.decode("utf-8", "replace"), self._nullable(value)))
+        if self._separator is not None:
+            before, mark, after = line.partition(self._separator)
+            if mark:
+                key, line = self._nullable(before), after
+            elif not self._lenient:
+                raise click.UsageError(f"line {self._number}: no key separator {self._separator!r}")
+        return key, self._nullable(line), headers
+
+    def _cut(self, line: bytes, mark: bytes, name: str) -> tuple[bytes, bytes]:
+        before, found, after = line.partition(mark)
+        if found:
+            return before, after
+        if self._lenient:
+            return b"", line
+        raise click.UsageError(f"line {self._number}: no {name} {mark!r}")
+
+    def _nullable(self, data: bytes) -> bytes | None:
+        return None if data == self._marker or (self._empty_is_null and not data) else data
+
+
+def chunks(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
+    """Lines of a file in groups, each as soon as the file has it; the last line may lack its delimiter."""
+    rest = b""
+    while data := os.read(file.fileno(), CHUNK_BYTES):
+        *lines, rest = (rest + data).split(delimiter)
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+@verb()
+@topic_option(required=True, help="The topic; it must exist.")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-l", "by_line", is_flag=True, help="Send the lines of FILES; without it each file is one record.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all records.")
+@click.option("-k", "--key", help="The key of all records.")
+@click.option("-K", "key_delimiter", metavar="DELIM", help="Each line is key, DELIM, value.")
+@click.option("-D", "delimiter", default="\\n", metavar="DELIM", help="Between records; \\n if not given.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of all records.")
+@click.option("-Z", "empty_is_null", is_flag=True, help="Send empty keys and values as null.")
+@click.option("-c", "--max-messages", "count", type=click.IntRange(min=1), help="Send at most this many records.")
+@click.option("-z", "--compression-codec", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+@click.option("--request-required-acks", "--acks", "acks", help="0, 1 or -1.")
+@click.option("--sync", is_flag=True, help="Wait for each group of lines.")
+@click.option("--property", "--reader-property", "properties", multiple=True, metavar="KEY=VALUE",
+              help="Kafka's parse.key=true, key.separator, null.marker, …")  # fmt: skip
+@click.option(
+    "--producer-property", "-X", "producer_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the producer."
+)
+def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
+    """Send lines of standard input, or FILES, as records.
+
+    JSON: {"topic", "records"} at the end.
+    """
+    properties = settings(options["properties"], "--property")
+    if options["key_delimiter"] is not None:
+        separator = unescaped(options["key_delimiter"], "-K").decode()
+        properties = {"parse.key": "true", "key.separator": separator, "ignore.error": "true", **properties}
+    headers: Headers = [(name, value.encode()) for name, value in settings(options["headers"], "-H").items()]
+    key = None if options["key"] is None else options["key"].encode()
+    lines = Lines(properties, options["empty_is_null"], key, headers)
+    given = settings(options["producer_settings"], "--producer-property")
+    if options["compression_codec"] is not None:
+        given["compression.type"] = options["compression_codec"]
+    if options["acks"] is not None:
+        given["acks"] = options["acks"]
+    with open_log(read_only=False) as log, log.producer(config=given) as producer:
+        log.describe_topic(topic)  # an unknown topic is refused before input is read
+        groups = _inputs(files, options["by_line"], unescaped(options["delimiter"], "-D"))
+        sent = _send(producer, topic, groups, lines, options)
+    if current().json:
+        document({"topic": topic, "records": sent})
+    return 0
+
+
+def _inputs(files: tuple[Path, ...], by_line: bool, delimiter: bytes) -> Iterator[list[bytes]]:
+    if not delimiter:
+        raise click.UsageError("-D: expected at least one byte")
+    if not files:
+        yield from chunks(sys.stdin.buffer, delimiter)
+    for path in files:
+        if by_line:
+            with path.open("rb") as file:
+                yield from chunks(file, delimiter)
+        else:
+            yield [path.read_bytes()]
+
+
+def _send(producer: Producer[Any, Any], topic: str, groups: Iterator[list[bytes]], lines: Lines, options: dict[str, Any]) -> int:
+    sent = 0
+    for each in groups:
+        group = each if options["count"] is None else each[: options["count"] - sent]
+        values, keys, headers = lines.columns(group)
+        future = producer.send_batch(topic, values, keys, partition=options["partition"], headers=headers)
+        if options["sync"]:
+            future.result()
+        sent += len(group)
+        if sent == options["count"]:
+            break
+    return sent

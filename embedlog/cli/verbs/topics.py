@@ -1,0 +1,133 @@
+"""Contains the verb `topics`, with the options of kafka-topics.
+
+TOPICSVERB-1  a topic is named literally for `--create`, and by a regular expression otherwise, as in Kafka
+TOPICSVERB-2  only `--create` creates a directory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+import embedlog
+from embedlog.cli.arguments import matching, settings, topic_option
+from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.output import document, table
+
+_ACTIONS = ("list", "create", "describe", "alter", "delete")
+
+
+def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    for name, text in (
+        ("--exclude-internal", "List and describe no internal topics."),
+        ("--if-not-exists", "Accept an existing topic."),
+        ("--if-exists", "Accept an absent topic."),
+        ("--topics-with-overrides", "Describe topics with settings of their own."),
+        ("--under-replicated-partitions", "Describe partitions with a replica outside of the ISR."),
+        ("--unavailable-partitions", "Describe partitions without a leader."),
+        ("--under-min-isr-partitions", "Describe partitions below min.insync.replicas."),
+        ("--at-min-isr-partitions", "Describe partitions at min.insync.replicas."),
+    ):
+        function = click.option(name, is_flag=True, help=text)(function)
+    for name in _ACTIONS:
+        function = click.option(f"--{name}", "action", flag_value=name, help=f"{name.capitalize()} topics.")(function)
+    return function
+
+
+@verb()
+@_flags
+@topic_option(help="The topic; a regular expression except for --create.")
+@click.option("--partitions", type=int, help="Number of partitions, for --create and --alter.")
+@click.option("--replication-factor", type=int, help="Directories that hold each partition.")
+@click.option("--replica-assignment", help="Nodes of each partition: 1:2,2:3.")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Setting of a new topic.")
+def topics(action: str | None, topic: str | None, **options: Any) -> int:
+    """List (the default), create, describe, alter and delete topics.
+
+    JSON of a list: names. JSON of a description: a list of {"topic", "topic_id", "internal", "config", "partitions":
+    [{"partition", "leader", "replicas", "isr", "log_start_offset", "log_end_offset", "size_bytes"}]}.
+    """
+    if action in ("create", "alter", "delete") and topic is None:
+        raise click.UsageError(f"--{action} needs --topic")
+    if action == "create":
+        return _create(str(topic), options)
+    with open_log(read_only=action not in ("alter", "delete")) as log:
+        names = matching(log.topics(include_internal=not options["exclude_internal"]), topic)
+        if topic is not None and not names and not options["if_exists"]:
+            raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {topic!r}", path=log.path)
+        if action == "describe":
+            return _describe(log, names, options)
+        if action == "alter":
+            if options["partitions"] is None:
+                raise click.UsageError("--alter needs --partitions; settings are changed by the verb configs")
+            for name in names:
+                log.create_partitions(name, options["partitions"])
+        elif action == "delete":
+            for name in names:
+                log.delete_topic(name)
+        elif current().json:
+            document(names)
+        else:
+            click.echo("".join(f"{name}\n" for name in names), nl=False)
+    return 0 if names or options["if_exists"] else 1
+
+
+def _create(topic: str, options: dict[str, Any]) -> int:
+    assignment = None
+    if options["replica_assignment"] is not None:
+        try:
+            groups = options["replica_assignment"].split(",")
+            assignment = {number: [int(node) for node in nodes.split(":")] for number, nodes in enumerate(groups)}
+        except ValueError:
+            raise click.UsageError("--replica-assignment: expected nodes such as 1:2,2:3") from None
+    with open_log(read_only=False, create=True) as log:
+        created = log.create_topic(
+            topic, options["partitions"] if assignment is None else len(assignment), settings(options["config"], "--config"),
+            replication_factor=options["replication_factor"], assignment=assignment, exist_ok=options["if_not_exists"],
+        )  # fmt: skip
+    if current().json:
+        document({"topic": topic, "created": created})
+    elif created:
+        click.echo(f"Created topic {topic}.")
+    return 0
+
+
+def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> int:
+    found: list[dict[str, Any]] = []
+    filters = {
+        "under_replicated_partitions": "under_replicated", "unavailable_partitions": "offline",
+        "under_min_isr_partitions": "under_min_isr", "at_min_isr_partitions": "at_min_isr",
+    }  # fmt: skip
+    wanted = [attribute for option, attribute in filters.items() if options[option]]
+    for name in names:
+        topic = log.describe_topic(name)
+        if options["topics_with_overrides"] and not topic.config:
+            continue
+        replicas = {each.partition: each for each in log.replicas(name).partitions if each.topic == name}
+        partitions = [
+            {
+                "partition": each.partition, "leader": of.leader if of else None, "replicas": list(of.replicas) if of else None,
+                "isr": list(of.isr) if of else None, "log_start_offset": each.log_start_offset,
+                "log_end_offset": each.log_end_offset, "size_bytes": each.size_bytes,
+            }
+            for each in topic.partitions
+            for of in [replicas.get(each.partition)]
+            if not wanted or (of is not None and any(getattr(of, attribute) for attribute in wanted))
+        ]  # fmt: skip
+        if partitions or not wanted:
+            found.append({"topic": name, "topic_id": topic.topic_id, "internal": topic.internal, "config": dict(topic.config),
+                          "partitions": partitions})  # fmt: skip
+    if current().json:
+        document(found)
+        return 0
+    for each in found:
+        own = ",".join(f"{key}={value}" for key, value in each["config"].items())
+        click.echo(f"{each['topic']}  id {each['topic_id']}  {len(each['partitions'])} partitions  {own}".rstrip())
+        columns = ["partition", "leader", "replicas", "isr", "start", "end", "bytes"]
+        rows = [
+            [",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row.values()] for row in each["partitions"]
+        ]
+        table(columns, rows)
+    return 0

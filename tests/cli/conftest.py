@@ -1,0 +1,42 @@
+"""Fixtures of the command line: verbs that run inside of the test's process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from embedlog.cli.program import main
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Runs one command line on the directory `data`, and returns its status and output."""
+    monkeypatch.setenv("EMBEDLOG_DIR", str(tmp_path / "data"))
+
+    def call(*arguments: str, stdin: bytes = b"") -> Outcome:
+        given = tmp_path / "stdin"
+        given.write_bytes(stdin)
+        with given.open() as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", file)
+            status = main(arguments)
+        out, err = capfdbinary.readouterr()
+        return Outcome(status, out.decode(), err.decode())
+
+    return call
+
+
+@pytest.fixture
+def events(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with the topic `events` of one partition."""
+    assert run("topics", "--create", "--topic", "events", "--partitions", "1").status == 0
+    return run

@@ -1,0 +1,132 @@
+"""The command line as a whole: statuses, one-line errors, refused options, late imports, the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog.cli.commands import NOT_NEEDED, SCRIPTS, VERBS, program
+from embedlog.cli.invocation import NETWORK
+from embedlog.cli.program import main
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs" / "command-line.md").read_text()
+
+
+def test_without_a_directory_the_usage_is_refused(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMBEDLOG_DIR")
+    outcome = run("ls")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "give -d DIRECTORY, or set EMBEDLOG_DIR" in outcome.err
+
+
+def test_an_absent_directory_is_one_line_and_is_not_created(run: Callable[..., Any], tmp_path: Path) -> None:
+    for verb in (["ls"], ["produce", "-t", "events"], ["topics", "--delete", "--topic", "events"]):
+        outcome = run(*verb)
+        assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1), verb
+        assert outcome.err.startswith(f"embedlog: {tmp_path / 'data'}: no such log directory")
+    assert not (tmp_path / "data").exists()
+
+
+def test_debug_shows_the_traceback(run: Callable[..., Any]) -> None:
+    for arguments in (["ls", "--debug"], ["--debug", "ls"]):
+        assert "Traceback" in run(*arguments).err, arguments
+
+
+def test_the_directory_is_given_before_and_after_the_verb_and_by_the_environment(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other")
+    assert events("-d", other, "topics", "--create", "--topic", "there").status == 0
+    assert events("topics").out == "events\n"
+    assert events("topics", "-d", other).out == events("-d", other, "topics").out == "there\n"
+
+
+def test_several_directories_are_a_set(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLOG_DIR", os.pathsep.join(str(tmp_path / name) for name in ("a", "b", "c")))
+    made = run("topics", "--create", "--topic", "events", "--partitions", "1", "--replication-factor", "3")
+    assert made.status == 0, made.err
+    with embedlog.open([tmp_path / name for name in ("a", "b", "c")], read_only=True) as log:
+        assert len(log.replicas("events").partitions[0].replicas) == 3
+
+
+@pytest.mark.parametrize("option", NETWORK)
+def test_a_network_option_is_refused_with_the_reason(run: Callable[..., Any], option: str) -> None:
+    outcome = run("topics", option, "localhost:9092", "--list")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert f"{option}: there is no server" in outcome.err
+    assert f"`{option}`" in PAGE
+
+
+def test_scripts_that_are_not_needed_name_the_reason(run: Callable[..., Any]) -> None:
+    for name, reason in NOT_NEEDED.items():
+        outcome = run(f"{name}.sh")
+        assert outcome.status == 2
+        assert reason in outcome.err
+        assert name in run("--help").out
+    for name, verb in SCRIPTS.items():
+        assert f"is the verb {verb}" in run(name).err
+    assert run("nonsense").status == 2
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_has_help_and_documented_keys(run: Callable[..., Any], verb: str) -> None:
+    outcome = run(verb, "--help")
+    assert outcome.status == 0
+    assert "--directory" in outcome.out
+    assert f"`{verb}" in PAGE
+
+
+def test_the_version_is_that_of_the_package(run: Callable[..., Any]) -> None:
+    assert run("--version").out == f"embedlog, version {embedlog.__version__}\n"
+
+
+def test_topics_are_completed_from_the_directory(events: Callable[..., Any]) -> None:
+    verb = program.get_command(program.make_context("embedlog", ["cat"]), "cat")
+    assert verb is not None
+    context = verb.make_context("cat", ["x"])
+    option = next(each for each in verb.params if each.name == "topic")
+    assert [item.value for item in option.shell_complete(context, "ev")] == ["events"]
+    assert option.shell_complete(context, "x") == []
+
+
+def test_without_click_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert main(["ls"]) == 2
+    assert capsys.readouterr().err == "embedlog: the command line needs click and rich: pip install 'embedlog[cli]'\n"
+
+
+def test_listing_imports_no_other_verb_and_no_rich(events: Callable[..., Any], tmp_path: Path) -> None:
+    """One process: its start, its status, and what it has imported."""
+    program = (
+        "import sys; from embedlog.cli.program import main; status = main(['ls']);"
+        "loaded = [name for name in sys.modules if name.startswith('embedlog.cli.verbs.') or name == 'rich'];"
+        "print(loaded, file=sys.stderr); sys.exit(status)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stderr) == (0, "['embedlog.cli.verbs.ls']\n")
+    assert answer.stdout.startswith("TOPIC")
+
+
+@pytest.mark.slow
+def test_an_output_that_is_closed_ends_the_process_quietly(events: Callable[..., Any]) -> None:
+    assert (
+        events("produce", "-t", "events", stdin=b"x" * 99 + b"\n" + b"".join(b"%099d\n" % n for n in range(100_000))).status == 0
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "embedlog", "cat", "events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"x" * 99 + b"\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr:
+        assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
