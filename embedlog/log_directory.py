@@ -323,6 +323,8 @@ class LogDirectory:
                 partition.close_in_order()
             except EmbedlogError as problem:  # the others must still be synced
                 problems.append(problem)
+        for other in problems[1:]:
+            logger.error("a partition was not closed in order: %s", other)
         if problems:
             raise problems[0]
         if dirty:

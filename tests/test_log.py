@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog._native import system
 
 QUIET = {"housekeeping": False}
 
@@ -80,3 +82,19 @@ def test_pythons_own_errors_name_the_class_that_users_know(log: embedlog.Log) ->
             assert verb.__qualname__ == f"Log.{name}"
     with pytest.raises(TypeError, match=r"^Log\.create_topic\(\) missing"):
         log.create_topic()  # type: ignore[call-arg]
+
+
+def test_a_close_reports_each_partition_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = embedlog.open(tmp_path, config={"housekeeping": False})
+    log.create_topic("t", 2)
+    with log.producer() as producer:
+        for number in range(2):
+            producer.send("t", b"value", partition=number).result(20)
+    system.fault_arm(["fsync", "fdatasync"], 1, "fail", errno.EIO, sticky=True, name="/t-")
+    try:
+        with caplog.at_level("ERROR", "embedlog"), pytest.raises(embedlog.StorageError) as raised:
+            log.close()
+    finally:
+        system.fault_off()
+    told = [str(raised.value), *(record.getMessage() for record in caplog.records)]
+    assert [any(f"/t-{number}/" in each for each in told) for number in range(2)] == [True, True], told

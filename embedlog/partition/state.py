@@ -432,7 +432,8 @@ class PartitionState:
             self.page_file.close()
             self.page_file = None
         if not files.is_directory(self.path):
-            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
+            reason = "was deleted" if files.is_directory(self.path.parent) else "is in a directory that was removed or renamed"
+            raise UnknownTopicOrPartitionError(f"topic {self.topic} {reason}", path=self.path)
         self.forget_files()
         self._open_read_only() if self.context.read_only else self._open_for_writing()
 
