@@ -126,6 +126,10 @@ class Engine:
         page = self.home.context.directory_page
         return () if page is None else ((page, topics),)
 
+    def is_led(self, partition: WatchedLog) -> bool:
+        """Whether a partition can be read now: always, without replicas."""
+        return True
+
     def await_topics(self, version: int, deadline_ns: int) -> None:
         """Sleep until the `topics_version` has changed, at most until the deadline."""
         system.Waiter().wait((), False, self._followed(version), deadline_ns)

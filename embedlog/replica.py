@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
@@ -30,12 +30,18 @@ from embedlog.storage.set_liveness import SetLiveness
 from embedlog.topic import Topic
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import LogPartition
+    from embedlog.partition.api import LogPartition, WatchedLog
     from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
 
 OFFSETS_MIN_IN_SYNC = 2  # of `__consumer_offsets`, at most one less than its copies
+
+
+class _Led(Protocol):
+    """A partition of a set."""
+
+    def is_led(self) -> bool: ...
 
 
 class ReplicatedEngine(Engine):
@@ -134,6 +140,10 @@ class ReplicatedEngine(Engine):
     def partition_of(self, topic: Topic, number: int) -> Partition:
         self.check_open()
         return cast("Partition", self.set.partition(topic.name, number))
+
+    def is_led(self, partition: WatchedLog) -> bool:
+        """Whether a partition has a leader now; nothing waits for one."""
+        return cast("_Led", partition).is_led()
 
     def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
         if rack is None or not self.config.replica_selector_class.endswith("RackAwareReplicaSelector"):

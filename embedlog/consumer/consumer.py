@@ -18,7 +18,6 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
-from embedlog._native import system
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords
@@ -32,7 +31,7 @@ from embedlog.consumer.offset_lookup import OffsetLookup
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
 from embedlog.consumer.rebalance_listener import Listener
 from embedlog.consumer.subscription import Subscription
-from embedlog.consumer.thread_guard import ThreadGuard
+from embedlog.consumer.thread_guard import BoundedGuard, ThreadGuard
 from embedlog.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -410,7 +409,7 @@ class Consumer(Generic[K, V]):
     def _using(self) -> AbstractContextManager[None]:
         """As `_reading_now`, for a call that ends within `default.api.timeout.ms` (CALLDEADLINE-1)."""
         guard = self._reading_now()
-        return _Bounded(guard, self._config.default_api_timeout_ms) if self._engine.replicated else guard
+        return BoundedGuard(guard, self._config.default_api_timeout_ms) if self._engine.replicated else guard
 
     def _reading_now(self) -> ThreadGuard:
         """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
@@ -418,23 +417,6 @@ class Consumer(Generic[K, V]):
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         self._engine.check_open()
         return self._thread_guard
-
-
-class _Bounded:
-    """The thread guard with a deadline for all waits inside."""
-
-    __slots__ = ("_guard", "_until")
-
-    def __init__(self, guard: ThreadGuard, timeout_ms: int) -> None:
-        self._guard, self._until = guard, Until(system.boot_ns() + timeout_ms * 1_000_000, public=True)
-
-    def __enter__(self) -> None:
-        self._guard.__enter__()
-        self._until.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._until.__exit__(kind, error, traceback)
-        self._guard.__exit__(kind, error, traceback)
 
 
 def _default_client_id(config: ConsumerConfig) -> str:

@@ -5,8 +5,7 @@ COORDINATOR-1  duties are done at the beginning of every poll, and before every 
 COORDINATOR-2  between duties the check costs a clock reading and one read of memory
 COORDINATOR-3  an expired lease is renewed before the group's record is read, so that no record follows an undetected removal
 COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not read before that is known
-COORDINATOR-5  a lock held by others does not stop reading: later calls try again, until `lock.timeout.ms` have passed
-COORDINATOR-6  in a set the group's partition can have no leader, or too few replicas. Reading continues while the lease lasts
+COORDINATOR-5  a lock or a leader that is not available does not stop reading (DUTYDELAY-1, DUTYDELAY-2)
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ import logging
 import re
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import _logging
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
+from embedlog.consumer.duty_delays import DutyDelays
 from embedlog.consumer.group_metrics import commits, heartbeats
 from embedlog.consumer.membership import NO_GENERATION, Membership, Phase
 from embedlog.consumer.offset_committer import AutoCommit, Callback, OffsetCommitter, Offsets
@@ -36,9 +36,7 @@ from embedlog.errors import (
     DeadlineError,
     EmbedlogError,
     FencedError,
-    LeaderNotAvailableError,
     LockTimeoutError,
-    NotEnoughReplicasError,
     ReadOnlyError,
     RebalanceInProgressError,
     StateError,
@@ -89,7 +87,7 @@ class ConsumerCoordinator:
         self._check_ns = 0  # time of the next read at the latest, monotonic clock
         self._eviction_due = False  # other members seem to have ended
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
-        self._blocked_since_ns: int | None = None
+        self._delays = DutyDelays(engine.path, self._group_id, engine.config.lock_timeout_ms)
         self.membership = Membership(engine, config, client_id, subscription, self, self._leased, self._metrics)
         reading.join_group(self)
 
@@ -165,9 +163,9 @@ class ConsumerCoordinator:
         if self._committer.is_waiting:
             self._committer.advance(system.boot_ns())
             self._committer.call_back()
-        with Until(deadline_ns), self._available():
+        with Until(deadline_ns), self._delays.unavailable():
             if self._subscribed:
-                with self._unblocked():
+                with self._delays.blocked():
                     self._check_lease(deadline_ns)
                     if self._follow(deadline_ns):
                         until_ns = now_ns
@@ -236,32 +234,6 @@ class ConsumerCoordinator:
 
     def _read_notice(self) -> int:
         return -1 if self._number is None else int(self._groups.topic.notice(self._number))
-
-    @contextlib.contextmanager
-    def _unblocked(self) -> Iterator[None]:
-        """COORDINATOR-5. Raises LockTimeoutError after `lock.timeout.ms` without success."""
-        try:
-            yield
-        except LockTimeoutError:
-            now_ns = time.monotonic_ns()
-            if self._blocked_since_ns is None:
-                self._blocked_since_ns = now_ns
-            elif now_ns - self._blocked_since_ns >= self._engine.config.lock_timeout_ms * 1_000_000:
-                self._blocked_since_ns = None
-                raise
-            return
-        self._blocked_since_ns = None
-
-    @contextlib.contextmanager
-    def _available(self) -> Iterator[None]:
-        """COORDINATOR-6: the duties are due again after a tick."""
-        try:
-            yield
-        except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
-            if not problem.retriable:
-                raise
-            key = (self._engine.path, "unavailable", self._group_id)
-            _logging.report(logger, logging.WARNING, key, f"the duties of group {self._group_id!r} wait", problem)
 
     def _leased(self) -> Lease:
         liveness, config = self._engine.transactions.liveness, self._config

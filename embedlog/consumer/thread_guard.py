@@ -13,7 +13,9 @@ from threading import get_ident
 from time import monotonic, sleep
 from types import TracebackType
 
+from embedlog._native import system
 from embedlog.errors import ConcurrentUseError
+from embedlog.storage.call_deadline import Until
 
 RETRY_S = 0.001
 
@@ -62,3 +64,20 @@ class ThreadGuard:
         self._depth -= 1
         if self._depth == 0:
             self._owner.clear()
+
+
+class BoundedGuard:
+    """The thread guard with a deadline for all waits inside."""
+
+    __slots__ = ("_guard", "_until")
+
+    def __init__(self, guard: ThreadGuard, timeout_ms: int) -> None:
+        self._guard, self._until = guard, Until(system.boot_ns() + timeout_ms * 1_000_000, public=True)
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+        self._until.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._until.__exit__(kind, error, traceback)
+        self._guard.__exit__(kind, error, traceback)

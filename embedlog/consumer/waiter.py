@@ -212,7 +212,7 @@ class Waiter:
     def _led(self) -> Iterable[Cursor]:
         """The cursors that can be read, without those whose partition has no leader now (WAITER-5)."""
         cursors = self._rotation.readable()
-        return [cursor for cursor in cursors if cursor.partition.is_led()] if self._replicated else cursors
+        return [cursor for cursor in cursors if self._engine.is_led(cursor.partition)] if self._replicated else cursors
 
     def _end(self, cursor: Cursor) -> int:
         return end_offset(cursor.partition.bounds(), self._isolation)

@@ -148,11 +148,6 @@ class Partition:
         """Records below it are on stable storage, as far as the kernel reported."""
         return self._state.durable_offset
 
-    @staticmethod
-    def is_led() -> bool:
-        """Whether it can be read now: always, without replicas."""
-        return True
-
     @property
     def mapped_page(self) -> system.Page | None:
         """The control page if it is mapped, for waits on it."""

@@ -60,6 +60,7 @@ OTHERWISE = {  # tests that do not apply to a set as they are
     "test_a_setting_of_a_producer_has_an_effect[acks]": ENOUGH,
     "test_a_setting_of_a_topic_has_an_effect[min_insync_replicas]": ENOUGH,
     "test_a_default_of_all_topics_has_the_effect_of_the_topics_own[min_insync_replicas]": ENOUGH,
+    "test_what_passes_is_waited_for_in_order": FAILOVER,
     "test_records_that_are_in_do_not_fail_with_those_that_are_not": FAILOVER,
     "test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the_log": INSIDE,
     "test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes": INSIDE,

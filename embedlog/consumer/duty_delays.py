@@ -1,0 +1,52 @@
+"""This module lets reading continue while the duties of a group member wait for a lock or for a leader.
+
+DUTYDELAY-1  a lock held by others does not stop reading: later calls try again, until `lock.timeout.ms` have passed
+DUTYDELAY-2  in a set the group's partition can have no leader, or too few replicas. Later calls try again, with one message
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from embedlog import _logging
+from embedlog.errors import LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+
+logger = logging.getLogger("embedlog.consumer")
+
+
+class DutyDelays:
+    """The delayed duties of one member. Threads: the consumer's own."""
+
+    def __init__(self, path: Path, group_id: str, lock_timeout_ms: int) -> None:
+        self._path, self._group_id, self._lock_timeout_ns = path, group_id, lock_timeout_ms * 1_000_000
+        self._blocked_since_ns: int | None = None
+
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
+        """DUTYDELAY-1. Raises LockTimeoutError after `lock.timeout.ms` without success."""
+        try:
+            yield
+        except LockTimeoutError:
+            now_ns = time.monotonic_ns()
+            if self._blocked_since_ns is None:
+                self._blocked_since_ns = now_ns
+            elif now_ns - self._blocked_since_ns >= self._lock_timeout_ns:
+                self._blocked_since_ns = None
+                raise
+            return
+        self._blocked_since_ns = None
+
+    @contextlib.contextmanager
+    def unavailable(self) -> Iterator[None]:
+        """DUTYDELAY-2."""
+        try:
+            yield
+        except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+            if not problem.retriable:
+                raise
+            key = (self._path, "unavailable", self._group_id)
+            _logging.report(logger, logging.WARNING, key, f"the duties of group {self._group_id!r} wait", problem)
