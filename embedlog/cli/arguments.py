@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -47,11 +47,13 @@ def matching(names: Iterable[str], pattern: str | None, option: str = "--topic")
 
 
 def time_ms(text: str, option: str) -> int:
-    """A time: milliseconds since 1970, or an ISO 8601 date and time, in local time without a zone."""
+    """A time: milliseconds since 1970, or an ISO 8601 date and time, in UTC without a zone, as in Kafka."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        found = datetime.fromisoformat(text)
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+        return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         raise click.UsageError(f"{option}: expected milliseconds or a date such as 2026-01-31T12:00, found {text!r}") from None
 

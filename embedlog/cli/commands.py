@@ -14,7 +14,11 @@ from embedlog.cli.invocation import shared
 
 VERBS = {
     "cat": ("consume", "Print the present records of a topic, and end."),
+    "configs": ("configs", "Print and change settings of topics (kafka-configs)."),
     "consume": ("consume", "Print records as they arrive (kafka-console-consumer, kcat -C)."),
+    "delete-records": ("delete_records", "Delete the oldest records of partitions (kafka-delete-records)."),
+    "du": ("du", "Print the disk space of partitions (kafka-log-dirs)."),
+    "groups": ("groups", "List, describe, reset and delete groups (kafka-consumer-groups)."),
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
     "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),
     "produce": ("produce", "Send lines or files as records (kafka-console-producer, kcat -P)."),
@@ -23,6 +27,10 @@ VERBS = {
     "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
 }
 SCRIPTS = {
+    "kafka-configs": "configs",
+    "kafka-consumer-groups": "groups",
+    "kafka-delete-records": "delete-records",
+    "kafka-log-dirs": "du",
     "kafka-topics": "topics",
     "kafka-console-consumer": "consume",
     "kafka-console-producer": "produce",

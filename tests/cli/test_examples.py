@@ -26,7 +26,7 @@ def test_the_examples_of_the_page_print_what_it_shows(run: Callable[..., Any]) -
         assert name == "embedlog"
         outcome = run(*arguments, stdin=given)
         assert (outcome.status, outcome.err) == (0, ""), line
-        printed += f"{line}\n{outcome.out}"
+        printed += f"{line}\n{outcome.out}".replace("\t", "<TAB>")
         count += 1
     assert printed == session
     assert count > 5

@@ -1,0 +1,44 @@
+"""Contains the verb `du`: the disk space of partitions, with the JSON of kafka-log-dirs.
+
+DU-1  each directory of a set is read by itself, so that a replica has the size of its own files
+"""
+
+from __future__ import annotations
+
+import click
+
+import embedlog
+from embedlog.cli.invocation import current, directories, verb
+from embedlog.cli.output import document, size_of, table
+
+
+@verb()
+@click.option("--describe", is_flag=True, help="As in Kafka; without effect.")
+@click.option("--topic-list", metavar="TOPIC,…", help="Only these topics.")
+@click.option("--bytes", "exact", is_flag=True, help="Print bytes without units.")
+def du(describe: bool, topic_list: str | None, exact: bool) -> int:
+    """Print the size of the logs of partitions in each directory.
+
+    JSON: that of kafka-log-dirs, {"version", "brokers": [{"broker", "logDirs": [{"logDir", "error", "partitions":
+    [{"partition", "size", "offsetLag", "isFuture"}]}]}]}; a directory is a broker with the number of its node.
+    """
+    wanted = None if topic_list is None else topic_list.split(",")
+    found = []
+    rows: list[tuple[str, str, int]] = []
+    for place in directories():
+        with embedlog.open(place, read_only=True) as log:
+            names = [name for name in log.topics(include_internal=True) if wanted is None or name in wanted]
+            each = [(name, part) for name in names for part in log.describe_topic(name).partitions]
+            path = str(log.path)
+            node = next((known.node for known in log.replicas().directories if known.path == path), 0)
+        rows += [(path, f"{name}-{part.partition}", part.size_bytes) for name, part in each]
+        found.append({"broker": node, "logDirs": [{"logDir": path, "error": None, "partitions": [
+            {"partition": f"{name}-{part.partition}", "size": part.size_bytes,
+             "offsetLag": max(part.high_watermark - part.log_end_offset, 0), "isFuture": False}
+            for name, part in each
+        ]}]})  # fmt: skip
+    if current().json:
+        document({"version": 1, "brokers": found})
+    else:
+        table(["directory", "partition", "size"], [[*row[:2], row[2] if exact else size_of(row[2])] for row in rows])
+    return 0 if rows else 1
