@@ -63,6 +63,9 @@ class Ledger:
         if "OutOfRange" in text or "AssertionError" in text:
             self.violations.append(f"{call}: {text}")
 
+    def _fell(self, reporter: int, partition: int, before: int, end: int, replicas: str) -> None:
+        self.violations.append(f"the end of partition {partition} fell from {before} to {end}; directly after that:\n{replicas}")
+
     def _acked(self, reporter: int, partition: int, found: Iterable[tuple[int, Mark]]) -> None:
         for offset, mark in found:
             known = self.acks.setdefault((partition, offset), mark := Mark(*mark))

@@ -138,7 +138,7 @@ def read_on(stage: Stage, isolation: Literal["read_uncommitted", "read_committed
     """Follow all partitions from the beginning; notes of the rows and of the ends that readers see."""
     _obey_beside(stage)
     places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    consumer, positions = None, dict.fromkeys(places, 0)
+    consumer, positions, before = None, dict.fromkeys(places, 0), dict[int, int]()
     while True:
         try:
             if consumer is None:
@@ -149,6 +149,9 @@ def read_on(stage: Stage, isolation: Literal["read_uncommitted", "read_committed
             rows = [(r.partition, r.offset, r.leader_epoch, r.value) for r in consumer.poll(0.05)]
             positions |= {place: consumer.position(place) for place in places}
             ends = {place.partition: end for place, end in consumer.end_offsets(places).items()}
+            for number in [number for number, end in ends.items() if end < before.get(number, 0)]:
+                stage.note(("fell", number, before[number], ends[number], str(stage.opened.replicas(TOPIC))))
+            before = ends
         except EmbedlogError as problem:
             stage.note(("failed", "read", _told(problem)))
             _close(consumer)
