@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
+from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
@@ -27,6 +28,7 @@ from embedlog.coordination.transactions.transaction_coordinator import Transacti
 from embedlog.errors import ClosedError, ForkedError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.api import LogPartition, WatchedLog
+from embedlog.partition.log_context import Traffic
 from embedlog.replica_set import set_up
 from embedlog.storage import files
 from embedlog.storage.liveness import Liveness
@@ -56,6 +58,7 @@ class Engine:
         self.read_only = read_only
         self.config = config
         self.children = Children()
+        self.metrics, self.traffic = Metrics(), dict[str, Traffic]()  # what this process does with the log
         self._pid = os.getpid()
         self._closed = False
         self._closer: int | None = None

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReadOnlyError, UnknownTopicOrPartitionError
-from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
+from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, Traffic, write_checkpoints
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles
@@ -35,6 +36,9 @@ NUMBERS_SHOWN: Final = 8  # of the partitions in a message
 
 class Owner(Protocol):
     """The open log to which a directory belongs."""
+
+    metrics: Metrics
+    traffic: dict[str, Traffic]
 
     def check_open(self) -> None:
         """Raises ClosedError after close, ForkedError in a forked child."""
@@ -52,6 +56,7 @@ class LogDirectory:
     def __init__(self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
         self.check_open = owner.check_open
         self.forget_topic = owner.forget_topic
+        self.metrics, self.traffic = owner.metrics, owner.traffic
         self.path = path
         self.read_only = read_only
         self.config = config
@@ -161,6 +166,8 @@ class LogDirectory:
             refresh=self._refresh_live if self.read_only else None,
             held_lock=None if self.read_only else directory.held_lock,
             reacquire=directory.reacquire,
+            traffic=self.traffic,
+            metrics=self.metrics,
         )
 
     def _refresh_live(self) -> bool:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedlog.admin import replica_metrics
+from embedlog.admin import log_metrics, replica_metrics
 from embedlog.admin.replica_descriptions import ReplicaDescriber, describe_one
 from embedlog.config import keywords
 from embedlog.engine import Engine
@@ -47,16 +47,21 @@ class ReplicaAdministration:
         return describe_one(self._engine, topic) if self._describer is None else self._describer.describe(topic)
 
     def metrics(self) -> dict[str, Any]:
-        """Counters and gauges with the names of Kafka's brokers, of all directories, and of each of the `directories` and
-        `partitions`.
+        """Counters and gauges with the names of Kafka's brokers, of all directories, and of each of the `directories`, `topics`,
+        `partitions` and `groups` (docs/metrics.md).
 
         A meter is a dict with `Count` and `OneMinuteRate`, and counts the events of this process. Raises ClosedError.
         """
         engine = self._engine
         engine.check_open()
         if not isinstance(engine, ReplicatedEngine) or self._describer is None:
-            return replica_metrics.report(describe_one(engine), ReplicaEvents())
-        return replica_metrics.report(self._describer.describe(decisions=False), engine.set.events)
+            found, events = describe_one(engine), ReplicaEvents()
+        else:
+            found, events = self._describer.describe(decisions=False), engine.set.events
+        replicas = replica_metrics.report(found, events)
+        for each in found.partitions:
+            replicas["partitions"][each.topic, each.partition].update(log_metrics.of_partition(engine, found, each))
+        return replicas | log_metrics.report(engine, found)
 
     def add_directory(
         self, path: str | os.PathLike[str], *, rack: str | None = None, replicas: bool = True, voter: bool = True

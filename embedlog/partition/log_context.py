@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
@@ -148,6 +149,23 @@ class Shares(NamedTuple):
         return cls(max(8, limit // 2), max(2, limit // 16), max(2, 3 * limit // 32))
 
 
+class Traffic:
+    """Bytes and records of one topic that this process appended with writers that were dropped, and bytes that it read.
+
+    Readers add to `bytes_out` without a lock: an addition to an attribute is one step for the interpreter's lock.
+    """
+
+    __slots__ = ("bytes_in", "bytes_out", "records_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = self.records_in = 0
+
+    def take(self, writer: system.Writer) -> None:
+        """Add the counts of a writer that is dropped."""
+        self.bytes_in += int(writer.raw.appended_bytes)
+        self.records_in += int(writer.raw.appended_records)
+
+
 class Holder(Protocol):
     """An object that keeps descriptors open between uses."""
 
@@ -253,6 +271,8 @@ class Context:
     reacquire: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
     copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)  # from leaders, with writers that were dropped
+    traffic: dict[str, Traffic] = field(default_factory=dict)  # by topic; all directories of an open log share it
+    metrics: Metrics = field(default_factory=Metrics)  # syncs, compactions and recoveries of an open log
 
     @property
     def in_set(self) -> bool:

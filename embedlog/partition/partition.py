@@ -254,6 +254,11 @@ class Partition:
             self._syncer.flush_if_due(end, end - durable, unsynced_ms, until)
         return progress.appended()
 
+    def appended(self) -> tuple[int, int]:
+        """Bytes and records that this process appended with its present writer; earlier ones are in the traffic of the topic."""
+        writer = self._state.writer
+        return (0, 0) if writer is None else (int(writer.raw.appended_bytes), int(writer.raw.appended_records))
+
     def check_in_sync(self) -> None:
         """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory never satisfies."""
         check_without_replicas(f"{self.topic}-{self.number}", self._state.config.min_insync_replicas, self.path)
@@ -329,7 +334,9 @@ class Partition:
         """
         self._context.check_open()
         committed = isolation == "read_committed"
-        return self._reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
+        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
+        self._state.traffic.bytes_out += len(found.data)
+        return found
 
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """A short path to the records after `offset`; None if that is not the end, or was not reached by `fetch`."""

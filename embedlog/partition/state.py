@@ -27,7 +27,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partition.log_context import Bounds, Context
+from embedlog.partition.log_context import Bounds, Context, Traffic
 from embedlog.partition.recovery import loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
@@ -49,6 +49,7 @@ class PartitionState:
     def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
         self.context, self.topic, self.number, self.path, self.topic_id = context, topic, number, path, topic_id
         self.config = config
+        self.traffic = context.traffic.setdefault(topic, Traffic())
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
         self.manifest = Manifest(path, topic_id, context.mode)
@@ -215,7 +216,11 @@ class PartitionState:
         loading = self.loading(write=True, foreign=foreign, floor=floor)
         if not loading.clean:
             self.mark_dirty()
+        began_s = time.monotonic()
         loaded = loader.load(loading)
+        spent_s = time.monotonic() - began_s
+        recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
+        self.context.metrics.note({"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s})
         epochs = checkpoints.read_epochs(self.path / file_names.EPOCHS)
         if epochs.entries != loaded.epochs.entries:
             checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)

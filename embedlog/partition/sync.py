@@ -171,6 +171,8 @@ class Syncer:
                 page.set(system.WORD_SYNC_OWNER, 0)
             raise
         page.set(system.WORD_SYNC_OWNER, 0)
+        spent_s = (system.boot_ns() - began_ns) / 1e9
+        self._state.context.metrics.note({"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s})
         return now.log_end
 
     def _sync_and_raise(self, segments: list[SegmentInfo], durable: int, now: Published) -> None:

@@ -33,6 +33,7 @@ class Tail:
         self._file = (str(state.path), now.segment_base, file_names.LOG)
         self._tailing = system.Tailing(state.page, now, position, now.log_end, digest, bytearray(BUFFER_BYTES), committed)
         self._place = (state.topic, state.number)
+        self._traffic = state.traffic
         self._handles = state.context.handles
         self._pid = os.getpid()
         self._kept = self._handles.acquire_kept(*self._file)
@@ -69,6 +70,7 @@ class Tail:
         found = _rows.records_from_run(topic, number, self._tailing.buffer, size_bytes, self.offset, self._committed)
         if found is not None:
             self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
+            self._traffic.bytes_out += size_bytes
         return found
 
     def _read_acquired(self) -> tuple[int, int, int]:

@@ -123,6 +123,7 @@ class AppendWriter:
         if state.writer is not None:
             copied, place = state.context.copied_bytes, (state.topic, state.number)
             copied[place] = copied.get(place, 0) + int(state.writer.raw.copied_bytes)
+            state.traffic.take(state.writer)
         state.writer = None
         if self.lock_file is not None:
             self.lock_file.close()

@@ -102,7 +102,7 @@ def test_the_metrics_of_open_directories(tmp_path: Path) -> None:
         found = log.metrics()
         assert gauges(found) == {
             "UnderReplicatedPartitions": 2, "AtMinIsrPartitionCount": 2, "OfflineReplicaCount": 2, "FencedBrokerCount": 1,
-            "PreferredReplicaImbalanceCount": 1,
+            "PreferredReplicaImbalanceCount": 1, "OfflineLogDirectoryCount": 1,
         }  # fmt: skip
         assert found["IsrShrinksPerSec"]["Count"] == 2
         assert found["LeaderElectionRateAndTimeMs"]["Count"] == 1

@@ -155,6 +155,8 @@ typedef struct {
     int32_t directory_lock_fd;       /* -1 none */
     int32_t reserved;
     int64_t copied_bytes;            /* of batches that a follower took from its leader with this writer */
+    int64_t appended_bytes;          /* of all other batches that were appended with it, and their offsets */
+    int64_t appended_records;
 } el_writer;
 
 enum el_append_code {

@@ -269,6 +269,10 @@ static int32_t append_run(el_writer *writer, const el_input *input, el_appended 
     out->consumed = taken;
     out->position = before.segment_size;
     out->append_time_ms = run.append_time ? run.now_ms : -1;
+    if (!input->source) {
+        writer->appended_bytes += taken;
+        writer->appended_records += run.tuple.log_end - before.log_end;
+    }
     return EL_APPENDED;
 }
 

@@ -8,8 +8,10 @@ CLEANER-3  `.cleaned` is only made while no swap is unfinished: a process that f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
@@ -31,6 +33,8 @@ from embedlog.partition.segment_info import built_info
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo, joined_times
+
+logger = logging.getLogger("embedlog")
 
 
 class Cleaner:
@@ -73,18 +77,28 @@ class Cleaner:
         found = self.due(known, now_ms)
         if found is None:
             return -1
-        state = self.state
+        state, began_s = self.state, monotonic()
         if state.durable_offset < found.end:
             self.syncer.sync(state.published().log_end, state.deadline())
         work = _Pass(self, found, memory_bytes, now_ms)
         end = work.fill_map()
         if end <= found.first_dirty:
             return -1
+        read_bytes = written_bytes = 0
         for group in work.groups(end):
             made, records = work.write(group, end)
             if not work.swap(group, made, records, end):
                 return -1  # the next pass repeats it
+            read_bytes, written_bytes = read_bytes + sum(info.size for info in group), written_bytes + made.size
+        self._note(end, monotonic() - began_s, read_bytes, written_bytes)
         return end
+
+    def _note(self, end: int, spent_s: float, read_bytes: int, written_bytes: int) -> None:
+        """Log and count a completed pass."""
+        name = self.state.name
+        logger.info("%s: compacted up to offset %d in %.1f s, %d to %d bytes", name, end, spent_s, read_bytes, written_bytes)
+        counts = {"cleans": 1, "cleans_s": spent_s, "clean_read": read_bytes, "clean_written": written_bytes}
+        self.state.context.metrics.note(counts, {"cleans_s": spent_s})
 
 
 def _decided_end(high_watermark: int, now: Published) -> int:
