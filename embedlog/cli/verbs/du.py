@@ -20,7 +20,7 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
     """Print the size of the logs of partitions in each directory.
 
     JSON: that of kafka-log-dirs, {"version", "brokers": [{"broker", "logDirs": [{"logDir", "error", "partitions":
-    [{"partition", "size", "offsetLag", "isFuture"}]}]}]}; a directory is a broker with the number of its node.
+    [{"partition", "size", "offsetLag", "isFuture"}]}]}]}. A directory is a broker with the number of its node.
     """
     wanted = None if topic_list is None else topic_list.split(",")
     found = []

@@ -56,8 +56,9 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options: Any) -> int:
     """List (the default), describe, delete and reset consumer groups.
 
-    JSON of --describe: a list of {"group", "type", "state", "assignor", "generation", "lag", "members", "partitions"}; of
-    --reset-offsets and --delete-offsets: a list of {"group", "topic", "partition", "offset"}; of --list: groups with state.
+    JSON of --list: {"group", "type", "state"} for each group.
+    JSON of --describe: {"group", "type", "state", "assignor", "generation", "lag", "members", "partitions"} for each group.
+    JSON of --reset-offsets and --delete-offsets: {"group", "topic", "partition", "offset"} for each partition.
     """
     action = action or "list"
     if action != "list" and not ids and not all_groups:
