@@ -20,6 +20,7 @@ VERBS = {
     "du": ("du", "Print the disk space of partitions (kafka-log-dirs)."),
     "groups": ("groups", "List, describe, reset and delete groups (kafka-consumer-groups)."),
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
+    "metrics": ("metrics", "Print metrics as a table, or for Prometheus."),
     "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),
     "produce": ("produce", "Send lines or files as records (kafka-console-producer, kcat -P)."),
     "query": ("query", "Print the offset of a time (kcat -Q)."),

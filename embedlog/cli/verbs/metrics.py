@@ -1,0 +1,33 @@
+"""Contains the verb `metrics`: the metrics of a log as a table, as JSON, or for Prometheus."""
+
+from __future__ import annotations
+
+import click
+
+from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.output import document, table
+from embedlog.exporters import prometheus
+from embedlog.exporters.samples import samples
+
+
+@verb()
+@click.option("--prometheus", "exposed", is_flag=True, help="Print the text format of Prometheus.")
+def metrics(exposed: bool) -> int:
+    """Print the metrics of the log: offsets and sizes of partitions, lags of groups and replicas.
+
+    Totals of appends and reads are those of a process, here 0. JSON: a list of {"name", "labels", "value"}.
+    """
+    if exposed and current().json:
+        raise click.UsageError("--prometheus and --json exclude each other")
+    with open_log() as log:
+        found = log.metrics()
+    if exposed:
+        click.echo(prometheus.text(found), nl=False)
+    elif current().json:
+        document([{"name": each.name, "labels": dict(each.labels), "value": each.value} for each in samples(found)])
+    else:
+        rows = [
+            [each.name, " ".join(f"{name}={value}" for name, value in each.labels.items()), each.value] for each in samples(found)
+        ]
+        table(["name", "labels", "value"], rows)
+    return 0

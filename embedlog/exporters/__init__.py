@@ -1,0 +1,1 @@
+"""Exporters of the metrics of a log to monitoring systems."""
