@@ -136,7 +136,7 @@ class TopicChanges:
                 lock.lock(files.deadline_after(host.config.lock_timeout_ms / 1000))
                 if self._is_published(path, topic, number):
                     return False
-            topic_directories.set_aside(host.path, topic, number, host.config.file_mode)
+            topic_directories.set_aside(host.path, topic, number, host.config.file_mode, damaged=True)
         system.point("renew-aside")
         topic_directories.make_prepared(host.path, topic, number, prepare, host.config.file_mode)
         system.point("renew-made")

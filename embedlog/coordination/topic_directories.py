@@ -184,10 +184,19 @@ def finish_deletion(
     registry.remove(topic.name)
 
 
-def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666) -> None:
-    """Remove one partition whose DELETED flag is set from the checkpoints, and rename it. REQUIRES the directory lock."""
+def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, damaged: bool = False) -> None:
+    """Remove one partition from the checkpoints, and rename it. REQUIRES the directory lock, and that its DELETED flag is set.
+
+    `damaged`: no process can load it, and its topic id may be unreadable.
+    """
     _forget_offsets(directory, lambda key: key == (topic.name, number), mode)
-    retire_partition(directory, topic, number)
+    try:
+        retire_partition(directory, topic, number)
+    except ForeignDirectoryError:
+        if not damaged:
+            raise
+        path = directory / file_names.partition_name(topic.name, number)
+        files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
     files.sync_directory(directory)
 
 

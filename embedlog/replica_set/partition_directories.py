@@ -2,7 +2,7 @@
 
 PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the process is raised
 PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
-PARTITIONDIRECTORY-3  a missing file of a partition is damage of this replica, unless its whole directory is missing
+PARTITIONDIRECTORY-3  a missing or malformed file of a partition is damage of this replica, unless its whole directory is missing
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
     EmbedlogError,
+    ForeignDirectoryError,
     LeaderNotAvailableError,
     LockTimeoutError,
     StorageError,
@@ -167,7 +168,7 @@ class PartitionDirectories:
         absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
         gone = self._directories.missing(node) if absent else None
         problem = gone or problem
-        if isinstance(problem, CorruptRecordError) or (absent and gone is None):
+        if isinstance(problem, CorruptRecordError) or (absent and gone is None) or self._is_unreadable(problem):
             if decided.isr == (node,) and not decided.elr:
                 raise problem
             if node in decided.replicas:
@@ -176,6 +177,14 @@ class PartitionDirectories:
             self._directories.fail(node, problem)
             logger.warning("%s: node %d failed: %s", self.name, node, problem)
         return node
+
+    def _is_unreadable(self, problem: EmbedlogError) -> bool:
+        """Whether a file with facts of this partition cannot be read (PARTITIONDIRECTORY-3)."""
+        return (
+            isinstance(problem, ForeignDirectoryError)
+            and problem.path is not None
+            and self.name == Path(problem.path).parent.name
+        )
 
     def _is_missing_file(self, problem: EmbedlogError) -> bool:
         """Whether a file of this partition is missing (PARTITIONDIRECTORY-3)."""

@@ -22,6 +22,7 @@ from embedlog._native import replication, system
 from embedlog.errors import (
     CorruptRecordError,
     EmbedlogError,
+    ForeignDirectoryError,
     LeaderNotAvailableError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasAfterAppendError,
@@ -356,7 +357,7 @@ class PartitionReplicas(Leaders):
 
     def _without_role(self, node: int, deadline_ns: int) -> Partition | None:
         """A replica that is loaded although its repair fails: it has no role now. None if it is not loaded."""
-        with suppress(CorruptRecordError, UnknownTopicOrPartitionError):
+        with suppress(CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError):
             partition = self.reached(node, damaged=True)
             if partition is not None and partition.replica.lose_role(deadline_ns):
                 return partition

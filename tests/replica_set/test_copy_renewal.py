@@ -230,3 +230,29 @@ def test_a_new_copy_counts_for_no_majority_before_it_is_level(tmp_path: Path, po
         assert log.topics() == ["first", "second"]
         log.create_topic("third")
     assert are_equal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("partition", "name"),
+    [
+        (LOG, "partition.metadata"),
+        (LOG, "leader-epoch-checkpoint"),
+        (LOG, promise.PROMISE),
+        ("first-0", "partition.metadata"),
+        ("first-0", "leader-epoch-checkpoint"),
+    ],
+)
+def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(tmp_path: Path, name: str, partition: str) -> None:
+    """Its directory stays in use, and the replica or copy begins again (PARTITIONDIRECTORY-3)."""
+    made(tmp_path)
+    path = tmp_path / "d2" / partition / name
+    os.truncate(path, path.stat().st_size // 2)
+    with opened(tmp_path) as log:
+        log.create_topic("second", replication_factor=3)
+        for _ in range(3):
+            log.housekeep()
+        log.repair()
+        assert [each.state for each in log.replicas().directories] == ["live"] * 3
+        assert sorted(log.replicas("first").partitions[0].isr) == [1, 2, 3]
+        assert log.verify_replicas() == []
+    assert are_equal(tmp_path)

@@ -62,7 +62,12 @@ def damaged_copies(decisions: DecisionLog, copies: Mapping[int, Copy]) -> dict[i
 
 def damage_of(copy: Copy) -> Damage | None:
     """The damage in the records of a copy, which are all read (COPYRENEWAL-4). Raises other errors of the directory."""
-    log = copy.renewed().partition.replica
+    try:
+        log = copy.renewed().partition.replica
+    except EmbedlogError as problem:
+        if not _is_damage(problem):
+            raise
+        return Damage(0, 0, problem)
     for _ in range(CHECKS):
         now = log.published()[0]
         at = now.log_start

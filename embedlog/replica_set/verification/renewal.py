@@ -16,7 +16,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embedlog._native import system
-from embedlog.errors import CorruptRecordError, EmbedlogError, LeaderNotAvailableError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    ForeignDirectoryError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.verification.comparison import SourceDamagedError, check
@@ -34,7 +40,7 @@ def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], 
         if partition is not None:
             with partition.replica.exclusive(deadline()):
                 pass
-    except (CorruptRecordError, UnknownTopicOrPartitionError) as problem:
+    except (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError) as problem:
         return problem
     return None
 
