@@ -48,7 +48,7 @@ def matching(names: Iterable[str], pattern: str | None, option: str = "--topic")
 
 def time_ms(text: str, option: str) -> int:
     """A time: milliseconds since 1970, or an ISO 8601 date and time, in UTC without a zone, as in Kafka."""
-    if text.isascii() and text.isdigit():
+    if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
         found = datetime.fromisoformat(text)

@@ -6,6 +6,7 @@ POSITIONS-2  a position outside of the log is moved to its nearer end
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ def _starts(
         mark, _, time = text.partition("@")
         if mark in ("", "s"):
             return _by_time(consumer, tps, limits, time, option)
-    elif text.lstrip("-").isascii() and text.lstrip("-").isdigit():
+    elif re.fullmatch(r"-?[0-9]{1,18}", text):
         number = int(text)
         return {tp: limits[tp] + number if text.startswith("-") else number for tp in tps}
     expected = "beginning, end, an offset, -n, @time, s@time or e@time"

@@ -29,6 +29,11 @@ KAFKA_PROPERTIES = {
 }  # fmt: skip
 
 
+def as_bytes(argument: str) -> bytes:
+    """The bytes of an argument; those that are not UTF-8 are its surrogates."""
+    return argument.encode("utf-8", "surrogateescape")
+
+
 def unescaped(text: str, option: str) -> bytes:
     """A delimiter with kcat's escapes \\n \\t \\r \\0 \\xNN."""
     return b"".join(part for part in _parts(text, option, fields=None) if isinstance(part, bytes))
@@ -43,7 +48,7 @@ def _parts(text: str, option: str, fields: Mapping[str, Formatter] | None) -> li
             raise click.UsageError(f"{option}: incomplete escape at the end of {text!r}")
         position = token.end()
         if token["text"] is not None:
-            found.append(token["text"].encode())
+            found.append(as_bytes(token["text"]))
         elif token["hex"] is not None:
             found.append(bytes.fromhex(token["hex"]))
         elif token["escape"] is not None:
@@ -53,7 +58,7 @@ def _parts(text: str, option: str, fields: Mapping[str, Formatter] | None) -> li
                 )
             found.append(_ESCAPES[token["escape"]])
         elif token["field"] == "%" or fields is None:
-            found.append(token[0].encode() if fields is None else b"%")
+            found.append(as_bytes(token[0]) if fields is None else b"%")
         elif token["field"] in fields:
             found.append(fields[token["field"]])
         else:
@@ -92,8 +97,8 @@ def by_properties(properties: Mapping[str, str]) -> Formatter:
     if unknown:
         raise click.UsageError(f"--property: unknown {min(unknown)!r}: expected one of {', '.join(KAFKA_PROPERTIES)}")
     given = {**KAFKA_PROPERTIES, **properties}
-    null = given["null.literal"].encode()
-    headers_separator = given["headers.separator"].encode()
+    null = as_bytes(given["null.literal"])
+    headers_separator = as_bytes(given["headers.separator"])
     times = {0: b"CreateTime:%d", 1: b"LogAppendTime:%d"}
     fields: dict[str, Formatter] = {
         "print.timestamp": lambda record: (
@@ -108,7 +113,10 @@ def by_properties(properties: Mapping[str, str]) -> Formatter:
         "print.value": lambda record: null if record.value is None else record.value,
     }
     chosen = [field for name, field in fields.items() if given[name] == "true"]
-    separator, end = given["key.separator"].encode(), given["line.separator"].encode() if given["print.value"] == "true" else b""
+    separator, end = (
+        as_bytes(given["key.separator"]),
+        as_bytes(given["line.separator"]) if given["print.value"] == "true" else b"",
+    )
     return lambda record: separator.join([field(record) for field in chosen]) + end
 
 

@@ -7,11 +7,14 @@ RESETPLANS-2  a line that cannot be read is a usage error with its number
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 import click
 
 from embedlog import TopicPartition
+
+NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def exported(rows: Iterable[tuple[str, TopicPartition, int]], with_group: bool) -> str:
@@ -24,20 +27,22 @@ def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if set(cell) & set('",\n\r') else cell
 
 
+def _cells(lines: Iterable[str]) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(lines)
+    except csv.Error as problem:
+        raise click.UsageError(f"--from-file: {problem}") from None
+
+
 def imported(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
     """The offsets of each group."""
     found: dict[str, dict[TopicPartition, int]] = {}
-    for number, cells in enumerate(csv.reader(lines), 1):
+    for number, cells in enumerate(_cells(lines), 1):
         if not cells:
             continue
         if len(cells) == 3 and len(groups) == 1:
             cells = [groups[0], *cells]
-        if (
-            len(cells) != 4
-            or cells[0] not in groups
-            or not (cells[2] + cells[3]).isascii()
-            or not (cells[2] + cells[3]).isdigit()
-        ):
+        if len(cells) != 4 or cells[0] not in groups or not all(NUMBER.fullmatch(cell) for cell in cells[2:]):
             expected = "topic,partition,offset" if len(groups) == 1 else "group,topic,partition,offset of the given groups"
             raise click.UsageError(f"--from-file: line {number}: expected {expected}, found {','.join(cells)!r:.100}")
         found.setdefault(cells[0], {})[TopicPartition(cells[1], int(cells[2]))] = int(cells[3])

@@ -117,9 +117,11 @@ def test_an_exported_plan_is_imported(grouped: Callable[..., Any], tmp_path: Pat
     assert offsets(tmp_path) == {"a-0": 4, "b-0": 0}
 
 
-@pytest.mark.parametrize("line", ["a,0", "a,x,1", "a,0,-1", "other,a,0,1", '"a', "a,0,1,2,3"])
+@pytest.mark.parametrize(
+    "line", ["a,0", "a,x,1", "a,0,-1", "other,a,0,1", '"a', "a,0,1,2,3", "a,0," + "9" * 5000, "\udcff,0,1,1"]
+)
 def test_a_hostile_plan_is_refused(grouped: Callable[..., Any], tmp_path: Path, line: str) -> None:
-    (tmp_path / "plan").write_text(f"a,0,1\n{line}\n")
+    (tmp_path / "plan").write_bytes(f"a,0,1\n{line}\n".encode("utf-8", "surrogateescape"))
     outcome = grouped("groups", "--reset-offsets", "--group", "g", "--from-file", str(tmp_path / "plan"), "--execute")
     assert outcome.status == 2
     assert "line 2" in outcome.err

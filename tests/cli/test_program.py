@@ -35,6 +35,15 @@ def test_an_absent_directory_is_one_line_and_is_not_created(run: Callable[..., A
     assert not (tmp_path / "data").exists()
 
 
+def test_an_interrupt_ends_without_a_traceback(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**options: Any) -> embedlog.Log:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedlog.cli.verbs.ls.open_log", interrupted)
+    outcome = run("ls")
+    assert (outcome.status, outcome.out, outcome.err.strip()) == (130, "", "")
+
+
 def test_debug_shows_the_traceback(run: Callable[..., Any]) -> None:
     for arguments in (["ls", "--debug"], ["--debug", "ls"]):
         assert "Traceback" in run(*arguments).err, arguments

@@ -37,6 +37,8 @@ def pairs(path: Path) -> list[tuple[bytes | None, bytes | None]]:
         (("-Z",), b"a\n\nb\n", [(None, b"a"), (None, None), (None, b"b")]),
         (("-K", ":"), b"k:v\nw\n:x\n", [(b"k", b"v"), (None, b"w"), (b"", b"x")]),
         (("-K", ":", "-Z"), b"k:\n:x\n", [(b"k", None), (None, b"x")]),
+        (("-K", "\\xff"), b"k\xffv\n", [(b"k", b"v")]),
+        (("-k", "\udcff"), b"v\n", [(b"\xff", b"v")]),
         (("-D", "\\x00"), b"a\nb\0c\0", [(None, b"a\nb"), (None, b"c")]),
         (("-k", "key", "-c", "1"), b"a\nb\n", [(b"key", b"a")]),
         (("--property", "parse.key=true"), b"k\tv\n", [(b"k", b"v")]),
@@ -185,6 +187,8 @@ def test_an_aborted_transaction_is_hidden_from_committed_readers(events: Callabl
     [
         ("cat",), ("cat", "events", "--include", "e.*"), ("cat", "events", "-o", "nonsense"), ("cat", "events", "-o", "@soon"),
         ("cat", "events", "-f", "%x"), ("cat", "events", "-f", "\\q"), ("cat", "events", "-f", "a\\"),
+        ("cat", "events", "-o", "9" * 5000), ("cat", "events", "-o", "@" + "9" * 5000),
+        ("query", "-t", "events:" + "9" * 5000 + ":1"),
         ("cat", "events", "-p", "a"), ("cat", "events", "--property", "x=1"), ("cat", "events", "--property", "x"),
         ("cat", "events", "-G", "g", "-o", "1"), ("cat", "--include", "("), ("query", "-t", "events"),
     ],

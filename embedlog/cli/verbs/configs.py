@@ -60,7 +60,7 @@ def _alter(log: Log, topic: str | None, options: dict[str, Any]) -> int:
         raise click.UsageError("--alter needs --topic")
     changes: dict[str, str | None] = {}
     if options["add_config_file"] is not None:
-        lines = options["add_config_file"].read_text(encoding="utf-8").splitlines()
+        lines = options["add_config_file"].read_text(encoding="utf-8", errors="replace").splitlines()
         changes |= settings([line for line in lines if line.strip() and not line.startswith("#")], "--add-config-file")
     if options["add_config"] is not None:
         parts = re.findall(r"(?:\[[^\]]*\]|[^,\[])+", options["add_config"])

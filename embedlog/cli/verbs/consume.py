@@ -18,7 +18,7 @@ from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
 from embedlog.cli.arguments import group_ids, matching, numbers, settings, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.positions import Span, span
-from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, by_properties, envelope, formatted, unescaped
+from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, as_bytes, by_properties, envelope, formatted, unescaped
 
 GROUP_WAIT_S = 1.0  # of a member for records, before it looks whether it has read all
 
@@ -134,14 +134,14 @@ def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
     if options["text"] is not None:
         return formatted(options["text"], b"NULL" if options["null_as_text"] else b""), delimiter, b""
     if options["key_delimiter"] is not None:
-        separator, bare = unescaped(options["key_delimiter"], "-K"), null.encode()
+        separator, bare = unescaped(options["key_delimiter"], "-K"), as_bytes(null)
         return (
             lambda record: (bare if record.key is None else record.key) + separator
             + (bare if record.value is None else record.value) + delimiter
         ), delimiter, bare  # fmt: skip
     if properties.keys() - {"null.literal", "line.separator"}:
-        return by_properties({"null.literal": null, **properties}), delimiter, null.encode()
-    return None, properties["line.separator"].encode() if "line.separator" in properties else delimiter, null.encode()
+        return by_properties({"null.literal": null, **properties}), delimiter, as_bytes(null)
+    return None, as_bytes(properties["line.separator"]) if "line.separator" in properties else delimiter, as_bytes(null)
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--shift-by", type=int, help="Records forward, or back."),
         click.option("--to-datetime", help="ISO 8601, UTC without a zone."),
         click.option("--by-duration", metavar="PnDTnHnMnS", help="The time before now."),
-        click.option("--from-file", type=click.File("r", encoding="utf-8"), help="A plan of --export."),
+        click.option("--from-file", type=click.File("r", encoding="utf-8", errors="replace"), help="A plan of --export."),
         click.option("--dry-run", is_flag=True, help="Print the new offsets only (the default)."),
         click.option("--execute", is_flag=True, help="Commit the new offsets."),
         click.option("--export", is_flag=True, help="Print the new offsets as CSV."),

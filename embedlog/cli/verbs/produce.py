@@ -18,7 +18,7 @@ from embedlog import Producer
 from embedlog.cli.arguments import settings, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
-from embedlog.cli.record_format import unescaped
+from embedlog.cli.record_format import as_bytes, unescaped
 
 CHUNK_BYTES = 1 << 20
 
@@ -38,12 +38,12 @@ class Lines:
         if unknown:
             raise click.UsageError(f"--property: unknown {min(unknown)!r}: expected one of {', '.join(PROPERTIES)}")
         given = {**PROPERTIES, **properties}
-        self._separator = str(given["key.separator"]).encode() if given["parse.key"] == "true" else None
+        self._separator = as_bytes(str(given["key.separator"])) if given["parse.key"] == "true" else None
         self._header_marks = None
         if given["parse.headers"] == "true":
             marks = ("headers.delimiter", "headers.separator", "headers.key.separator")
-            self._header_marks = [str(given[name]).encode() for name in marks]
-        self._marker = None if given["null.marker"] is None else given["null.marker"].encode()
+            self._header_marks = [as_bytes(str(given[name])) for name in marks]
+        self._marker = None if given["null.marker"] is None else as_bytes(given["null.marker"])
         self._lenient, self._empty_is_null = given["ignore.error"] == "true", empty_is_null
         self._key, self._headers = fixed_key, headers
         self._number = 0
@@ -129,10 +129,10 @@ def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
     """
     properties = settings(options["properties"], "--property")
     if options["key_delimiter"] is not None:
-        separator = unescaped(options["key_delimiter"], "-K").decode()
+        separator = unescaped(options["key_delimiter"], "-K").decode("utf-8", "surrogateescape")
         properties = {"parse.key": "true", "key.separator": separator, "ignore.error": "true", **properties}
-    headers: Headers = [(name, value.encode()) for name, value in settings(options["headers"], "-H").items()]
-    key = None if options["key"] is None else options["key"].encode()
+    headers: Headers = [(name, as_bytes(value)) for name, value in settings(options["headers"], "-H").items()]
+    key = None if options["key"] is None else as_bytes(options["key"])
     lines = Lines(properties, options["empty_is_null"], key, headers)
     given = settings(options["producer_settings"], "--producer-property")
     if options["compression_codec"] is not None:

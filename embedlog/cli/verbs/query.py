@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from embedlog import TopicPartition
@@ -24,7 +26,7 @@ def query(places: tuple[str, ...]) -> int:
     with open_log() as log, log.consumer() as consumer:
         for place in places:
             topic, number, time = (*place.split(":", 2), "", "")[:3]
-            if not number.isdigit():
+            if not re.fullmatch(r"[0-9]{1,9}", number):
                 raise click.UsageError(f"-t: expected TOPIC:PARTITION:TIME, found {place!r}")
             tp = TopicPartition(topic, int(number))
             answer = consumer.offsets_for_times({tp: time_ms(time, "-t")})[tp]
