@@ -30,6 +30,7 @@ from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
 from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions
 from embedlog.consumer.consumer import Consumer
+from embedlog.display import tables
 from embedlog.engine import Engine
 from embedlog.errors import StorageError
 from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
@@ -296,6 +297,19 @@ class Log(Administration, ReplicaAdministration):
     def __repr__(self) -> str:
         closed = " closed" if self._engine.closed else ""
         return f"<embedlog.Log {str(self.path)!r}{' read-only' if self.read_only else ''}{closed}>"
+
+    def _repr_html_(self) -> str:
+        if self._engine.closed:
+            return tables.table(repr(self), (), [])
+        names = self.topics()
+        found = [self.describe_topic(name) for name in names[: tables.ROWS_SHOWN]]
+        rows = [
+            (each.name, each.partition_count, sum(part.high_watermark - part.log_start_offset for part in each.partitions),
+             sum(part.size_bytes for part in each.partitions))
+            for each in found
+        ]  # fmt: skip
+        more = f", the first {len(found)} of {len(names)} topics" if len(found) < len(names) else ""
+        return tables.shortened(repr(self) + more, ("topic", "partitions", "offsets", "bytes"), rows)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")

@@ -7,11 +7,12 @@ REPLICADESCRIPTION-3  texts of directories (paths, racks, reasons, names) are es
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from embedlog.display.tables import line, table
 
 __all__ = [
     "DecisionDescription",
@@ -167,7 +168,7 @@ class ReplicasDescription:
         return "\n\n".join(f"{title}\n{_text(head, rows)}" if rows else title for title, head, rows in _tables(self))
 
     def _repr_html_(self) -> str:
-        return "".join(_html(title, head, rows) for title, head, rows in _tables(self))
+        return "".join(table(title, head, rows) for title, head, rows in _tables(self))
 
 
 # ---- warnings ------------------------------------------------------------------------------------
@@ -242,13 +243,13 @@ _DECISION_HEAD: Final = ("offset", "term", "time", "changes")
 def _directory_row(each: DirectoryDescription) -> list[str]:
     since = "" if each.since_ms is None else _time(each.since_ms)
     texts = (str(each.node), each.state, each.path, each.rack or "", str(each.leads), str(each.holds), since, each.reason or "")
-    return [_line(text) for text in texts]
+    return [line(text) for text in texts]
 
 
 def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
     """One row for each replica; the first one has the facts of the partition."""
     facts = [
-        _line(f"{each.topic}-{each.partition}"),
+        line(f"{each.topic}-{each.partition}"),
         each.state.removesuffix("Partition"),
         str(each.leader_epoch),
         _nodes(each.isr),
@@ -267,22 +268,13 @@ def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
 def _decision_row(each: DecisionDescription) -> list[str]:
     more = len(each.changes) - CHANGES_SHOWN
     text = "; ".join(each.changes[:CHANGES_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-    return [str(each.offset), str(each.term), _time(each.timestamp_ms), _line(text)]
+    return [str(each.offset), str(each.term), _time(each.timestamp_ms), line(text)]
 
 
 def _text(head: Sequence[str], rows: list[list[str]]) -> str:
     every = [list(head), *rows] if head else rows
     widths = [max(len(row[at]) for row in every) for at in range(len(every[0]))]
     return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in every)
-
-
-def _html(title: str, head: Sequence[str], rows: list[list[str]]) -> str:
-    def row(tag: str, cells: Iterable[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    heading = f"<thead>{row('th', head)}</thead>" if head else ""
-    body = "".join(row("td", each) for each in rows)
-    return f"<table><caption>{html.escape(title)}</caption>{heading}<tbody>{body}</tbody></table>"
 
 
 def _count(count: int, one: str, several: str) -> str:
@@ -303,8 +295,3 @@ def _time(time_ms: int) -> str:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return str(time_ms)
-
-
-def _line(text: str) -> str:
-    """A text as one line of printable characters."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
+from embedlog.display import tables
 from embedlog.errors import ConfigError
 
 __all__ = [
@@ -316,6 +317,16 @@ class TopicDescription:
     def partition_count(self) -> int:
         return len(self.partitions)
 
+    def _repr_html_(self) -> str:
+        head = ("partition", "start", "end", "high watermark", "last stable", "epoch", "bytes", "path")
+        rows = [
+            (each.partition, each.log_start_offset, each.log_end_offset, each.high_watermark, each.last_stable_offset,
+             each.leader_epoch, each.size_bytes, each.path)
+            for each in self.partitions
+        ]  # fmt: skip
+        settings = "".join(f"; {name}={value}" for name, value in self.config.items())
+        return tables.shortened(f"topic {self.name}{settings}", head, rows)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps again.
         return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
@@ -383,3 +394,11 @@ class GroupDescription:
     def lag(self) -> int:
         """The sum of the lags that are known."""
         return sum(each.lag for each in self.partitions if each.lag is not None)
+
+    def _repr_html_(self) -> str:
+        head = ("topic", "partition", "committed", "end", "lag", "member")
+        rows = [
+            (each.topic, each.partition, each.position, each.log_end_offset, each.lag, each.member_id) for each in self.partitions
+        ]
+        facts = f"group {self.group_id}: {self.state}, {len(self.members)} members, lag {self.lag}"
+        return tables.shortened(facts, head, rows)

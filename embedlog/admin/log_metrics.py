@@ -50,9 +50,10 @@ class _Traffic:
             found[f"bytes_out {topic}"] = each.bytes_out
         for directory in list(self._engine.directories):
             for partition in list(directory.partitions.values()):
-                bytes_in, records_in = partition.appended()
-                for name, count in ((f"records_in {partition.topic}", records_in), (f"bytes_in {partition.topic}", bytes_in)):
-                    found[name] = found.get(name, 0) + count
+                if (writer := partition.direct_target.writer) is not None:
+                    for kind, count in (("records_in", writer.raw.appended_records), ("bytes_in", writer.raw.appended_bytes)):
+                        name = f"{kind} {partition.topic}"
+                        found[name] = found.get(name, 0) + int(count)
         for name, value in found.items():
             self._known[name] = max(value, self._known.get(name, 0))  # a writer that is dropped now is not in its topic yet
         for kind in _OF_TOPICS.values():

@@ -11,6 +11,7 @@ SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from embedlog._native import _rows
@@ -22,18 +23,22 @@ from embedlog.columns.readahead import read_ahead
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords
+from embedlog.display import tables
 from embedlog.errors import ConfigError, MissingExtraError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import end_offset
 
 if TYPE_CHECKING:
     import pandas
+    import polars
     import pyarrow
 
     from embedlog.engine import Engine
     from embedlog.partition.api import ReadableLog
 
 CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
+
+SHOWN = 10  # records in a notebook
 
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
@@ -144,6 +149,24 @@ class Scan:
         for number, decoded in self._decoded(ALL_COLUMNS):
             yield from records_of(self.topic, number, decoded)
 
+    def head(self, count: int = 10) -> list[Record[bytes, bytes]]:
+        """The first records, in the order of `records`. Only the data before them is read."""
+        if type(count) is not int or count < 0:
+            raise ConfigError("count", expected="a number of records", found=repr(count))
+        return list(islice(self.records(), count))
+
+    @property
+    def num_rows(self) -> int:
+        """The number of records. It is counted by a read of the whole scan: offsets alone do not show it."""
+        return sum(decoded.count for _, decoded in self._decoded(("offset",)))
+
+    def _repr_html_(self) -> str:
+        fields = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
+        found = self.head(SHOWN + 1)
+        more = "" if len(found) <= SHOWN else f", the first {SHOWN} records"
+        rows = [[getattr(each, name) for name in fields] for each in found[:SHOWN]]
+        return tables.shortened(f"scan of {self.topic}{more}", fields, rows)
+
     # ---- pyarrow ----
 
     @property
@@ -168,6 +191,14 @@ class Scan:
             return table.to_pandas()
         except ImportError as missing:
             raise MissingExtraError("DataFrames need pandas", extra="pandas") from missing
+
+    def to_polars(self) -> polars.DataFrame:
+        """All records as a polars DataFrame, keys and values as bytes. Raises MissingExtraError without polars."""
+        try:
+            import polars
+        except ImportError as missing:
+            raise MissingExtraError("DataFrames of polars need polars", extra="polars") from missing
+        return polars.DataFrame(self)
 
     # ---- any consumer of Arrow data ----
 

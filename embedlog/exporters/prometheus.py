@@ -50,7 +50,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 class Collector:
-    """A collector for `prometheus_client`: `REGISTRY.register(Collector(log))`. Threads: any.
+    """A collector for `prometheus_client`: `registry.register(Collector(log))`. Threads: any.
 
     Raises MissingExtraError without `prometheus_client`.
     """

@@ -274,6 +274,10 @@ class Context:
     traffic: dict[str, Traffic] = field(default_factory=dict)  # by topic; all directories of an open log share it
     metrics: Metrics = field(default_factory=Metrics)  # syncs, compactions and recoveries of an open log
 
+    def note_load(self, spent_s: float, recovered: bool) -> None:
+        """Count a load of a partition that this process will serve."""
+        self.metrics.note({"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s})
+
     @property
     def in_set(self) -> bool:
         """Whether the directory belongs to a set: then a decision makes a leader, and recovery begins no epoch (REPLICA-17)."""

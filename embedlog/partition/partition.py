@@ -254,11 +254,6 @@ class Partition:
             self._syncer.flush_if_due(end, end - durable, unsynced_ms, until)
         return progress.appended()
 
-    def appended(self) -> tuple[int, int]:
-        """Bytes and records that this process appended with its present writer; earlier ones are in the traffic of the topic."""
-        writer = self._state.writer
-        return (0, 0) if writer is None else (int(writer.raw.appended_bytes), int(writer.raw.appended_records))
-
     def check_in_sync(self) -> None:
         """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory never satisfies."""
         check_without_replicas(f"{self.topic}-{self.number}", self._state.config.min_insync_replicas, self.path)
@@ -328,10 +323,7 @@ class Partition:
         upto: int | None = None,
         pool: BufferPool | None = None,
     ) -> Fetched:
-        """Whole checked batches from the one that holds `offset`; none at the end.
-
-        Raises OffsetOutOfRangeError, CorruptRecordError.
-        """
+        """Whole checked batches from that of `offset`; none at the end. Raises OffsetOutOfRangeError, CorruptRecordError."""
         self._context.check_open()
         committed = isolation == "read_committed"
         found = self._reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)

@@ -216,11 +216,8 @@ class PartitionState:
         loading = self.loading(write=True, foreign=foreign, floor=floor)
         if not loading.clean:
             self.mark_dirty()
-        began_s = time.monotonic()
         loaded = loader.load(loading)
-        spent_s = time.monotonic() - began_s
-        recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
-        self.context.metrics.note({"loads": 1, "loads_s": spent_s, "recoveries": recovered}, {"loads_s": spent_s})
+        self.context.note_load(loaded.spent_s, loaded.recovered)
         epochs = checkpoints.read_epochs(self.path / file_names.EPOCHS)
         if epochs.entries != loaded.epochs.entries:
             checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
 from embedlog import index, segment
 from embedlog._native import system
@@ -45,15 +46,20 @@ class Loaded:
     epochs: checkpoints.EpochCache
     history: history.History
     cut: list[str] = field(default_factory=list)  # descriptions of the cuts
+    spent_s: float = 0.0
+    recovered: bool = False  # it has records, and was not closed in order
 
 
 def load(loading: Loading) -> Loaded:
     """Bring a partition into a state that can be published. Raises CorruptRecordError for damage below the durable offset."""
-    manifest = Manifest(loading.directory, loading.topic_id)
+    began_s, manifest = monotonic(), Manifest(loading.directory, loading.topic_id)
     manifest.refresh()
     known = {} if loading.gaps_allowed else manifest.segments
     names = leftovers.settle(loading.directory, known, write=loading.write, foreign=loading.foreign)
-    return _Loader(loading, names, manifest).run()
+    loaded = _Loader(loading, names, manifest).run()
+    loaded.recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
+    loaded.spent_s = monotonic() - began_s
+    return loaded
 
 
 class _Loader:

@@ -1,0 +1,49 @@
+"""Makes HTML tables for notebooks.
+
+TABLES-1  every text is input: it is escaped, made one line of printable characters, and cut at `CELL_MAX` characters
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+CELL_MAX: Final = 200
+ROWS_SHOWN: Final = 50
+
+
+def line(text: str) -> str:
+    """A text as one line of printable characters."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def shown(data: object) -> str:
+    """A value as one short line: UTF-8 as text, other bytes in hex, None as null."""
+    text = _decoded(data) if isinstance(data, bytes) else "null" if data is None else str(data)
+    text = line(text[: CELL_MAX + 1])
+    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data[:CELL_MAX].hex()}"
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """An HTML table; one without a head is a list."""
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    heading = f"<thead>{row('th', head)}</thead>" if head else ""
+    body = "".join(row("td", each) for each in rows)
+    return f"<table><caption>{html.escape(title)}</caption>{heading}<tbody>{body}</tbody></table>"
+
+
+def shortened(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """An HTML table of any values, with the first rows only."""
+    more = f", the first {ROWS_SHOWN} of {len(rows)}" if len(rows) > ROWS_SHOWN else ""
+    return table(shown(title) + more, head, [[shown(cell) for cell in row] for row in rows[:ROWS_SHOWN]])

@@ -1,0 +1,73 @@
+"""What notebooks show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.display import tables
+from embedlog.types import GroupDescription, GroupPartition, OffsetAndMetadata
+
+QUIET = {"housekeeping": False}
+HOSTILE = "<script>alert('x')</script>"
+
+
+def test_cells_are_escaped_short_and_printable() -> None:
+    found = tables.shortened(HOSTILE, (HOSTILE,), [(HOSTILE, b"\xff\x00", None, "a\nb\x1b[0m", b"x" * 1000)])
+    assert "<script" not in found
+    assert found.count("&lt;script&gt;") == 3
+    for cell in ("0xff00", "null", r"a\nb\x1b[0m", "x" * (tables.CELL_MAX - 1) + "…"):
+        assert f"<td>{cell}</td>" in found
+    long = tables.shortened("t", ("n",), [(number,) for number in range(tables.ROWS_SHOWN + 1)])
+    assert long.count("<tr>") == tables.ROWS_SHOWN + 1
+    assert f"t, the first {tables.ROWS_SHOWN} of {tables.ROWS_SHOWN + 1}" in long
+
+
+def test_a_log_and_its_topics_are_tables(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "<b>", config=QUIET) as log:
+        log.create_topic("orders", 2, config={"retention.ms": "5"})
+        with log.producer() as producer:
+            for number in range(3):
+                producer.send("orders", HOSTILE.encode(), partition=number % 2)
+        assert "<td>orders</td><td>2</td><td>3</td>" in log._repr_html_()
+        assert "<b>" not in log._repr_html_()
+        topic = log.describe_topic("orders")._repr_html_()
+        assert "topic orders; retention.ms=5" in topic
+        assert "<td>0</td><td>0</td><td>2</td>" in topic
+        scan = log.scan("orders")._repr_html_()
+        assert scan.count("&lt;script&gt;") == 3
+        assert "<script" not in scan
+    assert " closed" in log._repr_html_()
+
+
+def test_a_group_is_a_table() -> None:
+    found = GroupDescription(
+        HOSTILE, "Stable", partitions=(GroupPartition("t", 1, OffsetAndMetadata(2), 5, HOSTILE),)
+    )._repr_html_()
+    assert "<script" not in found
+    assert "<td>t</td><td>1</td><td>2</td><td>5</td><td>3</td><td>&lt;script&gt;" in found
+
+
+def test_a_scan_has_a_head_and_a_number_of_rows(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        log.create_topic("t")
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            for number in range(12):  # each transaction ends with a marker, which has an offset and is no record
+                with producer.transaction():
+                    producer.send("t", b"%d" % number)
+        scan = log.scan("t")
+        assert [record.value for record in scan.head(2)] == [b"0", b"1"]
+        assert len(scan.head()) == 10
+        assert scan.head(0) == []
+        assert scan.num_rows == 12 < scan.bounds[0][1]
+        assert log.scan("t", columns=["value"]).num_rows == 12
+        assert "the first 10 records" in scan._repr_html_()
+        frame = scan.narrowed(columns=["offset", "value"]).to_polars()
+        assert isinstance(frame, polars.DataFrame)
+        assert frame["value"].to_list() == [b"%d" % number for number in range(12)]
+        with pytest.raises(embedlog.ConfigError):
+            scan.head(-1)
