@@ -256,3 +256,15 @@ def test_a_malformed_file_of_a_closed_partition_is_damage_of_one_replica(tmp_pat
         assert sorted(log.replicas("first").partitions[0].isr) == [1, 2, 3]
         assert log.verify_replicas() == []
     assert are_equal(tmp_path)
+
+
+@pytest.mark.parametrize("partition", [LOG, "first-0"])
+def test_a_malformed_file_that_a_close_finds_is_damage_of_one_replica(tmp_path: Path, partition: str) -> None:
+    """The close loads what is not in order. It reports such a file, and does not fail, if another directory has the records."""
+    with opened(tmp_path) as log:
+        log.create_topic("first", replication_factor=3)
+        path = tmp_path / "d2" / partition / "partition.metadata"
+        malformed = embedlog.errors.ForeignDirectoryError("malformed line 2", path=path)
+        assert log._engine.set.is_damaged(malformed)  # type: ignore[attr-defined]
+        malformed = embedlog.errors.ForeignDirectoryError("malformed line 2", path=tmp_path / "d2" / "embedlog.topics")
+        assert not log._engine.set.is_damaged(malformed)  # type: ignore[attr-defined]
