@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,21 @@ def test_topics_rolls_and_deletions_are_told(log: embedlog.Log, lines: Callable[
     assert [each for each in lines() if each.startswith("orders-0: ") and "deleted by retention" in each]
     log.delete_topic("few")
     assert lines() == ["deleting topic few with 2 partitions"]
+
+
+def test_a_compaction_is_told_with_its_sizes(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
+    log.alter_topic("orders", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
+    with log.producer() as producer:
+        for _ in range(4):
+            producer.send("orders", bytes(300), key=b"k", partition=2).result(10)
+    lines()
+    log.housekeep()
+    said = [each for each in lines() if each.startswith("orders-2: compacted up to offset 3 in ")]
+    assert len(said) == 1
+    before, after = map(int, re.findall(r"(\d+) to (\d+) bytes", said[0])[0])
+    assert before > after
+    log.housekeep()
+    assert not [each for each in lines() if "compacted" in each], "without work there is no line"
 
 
 def test_a_roll_is_told_to_those_who_ask_for_everything(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
