@@ -6,12 +6,13 @@ REPLICAADMIN-1  a method calls one part; the work is done in the modules of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedlog.admin import log_metrics, replica_metrics
+from embedlog.admin.proposed_assignments import proposed
 from embedlog.admin.replica_descriptions import ReplicaDescriber, describe_one
 from embedlog.config import keywords
 from embedlog.engine import Engine
@@ -151,6 +152,14 @@ class ReplicaAdministration:
             raise ValueError(f"a throttle is a positive number of bytes per second, not {throttle!r:.50}")
         checked = {tp: None if nodes is None else _nodes(tp, nodes) for tp, nodes in by_partition("targets", targets).items()}
         self._changeable_set().assignments.reassign(checked, throttle)
+
+    def proposed_assignment(self, topics: Iterable[str], nodes: Iterable[int] | None = None) -> dict[TopicPartition, list[int]]:
+        """Nodes for the partitions of topics by Kafka's formula, for `reassign`; nothing changes.
+
+        `nodes`: the directories to use, all that take replicas if not given. Each topic keeps its replication factor. Racks are
+        respected. Raises UnknownTopicOrPartitionError, InvalidReplicationFactorError, InvalidReplicaAssignmentError.
+        """
+        return proposed(self.replicas(), topics, nodes)
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are not finished: none for one directory."""

@@ -13,17 +13,21 @@ import click
 from embedlog.cli.invocation import shared
 
 VERBS = {
+    "backup": ("backup", "Copy a log that other processes may be writing."),
     "cat": ("consume", "Print the present records of a topic, and end."),
     "configs": ("configs", "Print and change settings of topics (kafka-configs)."),
     "consume": ("consume", "Print records as they arrive (kafka-console-consumer, kcat -C)."),
     "delete-records": ("delete_records", "Delete the oldest records of partitions (kafka-delete-records)."),
     "du": ("du", "Print the disk space of partitions (kafka-log-dirs)."),
     "groups": ("groups", "List, describe, reset and delete groups (kafka-consumer-groups)."),
+    "elect": ("elect", "Elect leaders of partitions (kafka-leader-election)."),
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
     "metrics": ("metrics", "Print metrics as a table, or for Prometheus."),
     "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),
     "produce": ("produce", "Send lines or files as records (kafka-console-producer, kcat -P)."),
     "query": ("query", "Print the offset of a time (kcat -Q)."),
+    "reassign": ("reassign", "Move partitions to other directories of a set (kafka-reassign-partitions)."),
+    "replicas": ("replicas", "Print leaders, ISRs and lags, compare and repair replicas (kafka-replica-verification)."),
     "tail": ("consume", "Print the last records of a topic, and follow it."),
     "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
 }
@@ -36,6 +40,9 @@ SCRIPTS = {
     "kafka-console-consumer": "consume",
     "kafka-console-producer": "produce",
     "kafka-get-offsets": "offsets",
+    "kafka-leader-election": "elect",
+    "kafka-reassign-partitions": "reassign",
+    "kafka-replica-verification": "replicas",
     "kcat": "consume, produce, query or ls",
 }
 NOT_NEEDED = {

@@ -87,7 +87,7 @@ class ConsumerCoordinator:
         self._check_ns = 0  # time of the next read at the latest, monotonic clock
         self._eviction_due = False  # other members seem to have ended
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
-        self._delays = DutyDelays(engine.path, self._group_id, engine.config.lock_timeout_ms)
+        self._delays = DutyDelays(engine, self._group_id)
         self.membership = Membership(engine, config, client_id, subscription, self, self._leased, self._metrics)
         reading.join_group(self)
 

@@ -10,10 +10,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embedlog import _logging
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
 
 logger = logging.getLogger("embedlog.consumer")
 
@@ -21,8 +24,8 @@ logger = logging.getLogger("embedlog.consumer")
 class DutyDelays:
     """The delayed duties of one member. Threads: the consumer's own."""
 
-    def __init__(self, path: Path, group_id: str, lock_timeout_ms: int) -> None:
-        self._path, self._group_id, self._lock_timeout_ns = path, group_id, lock_timeout_ms * 1_000_000
+    def __init__(self, engine: Engine, group_id: str) -> None:
+        self._engine, self._group_id = engine, group_id
         self._blocked_since_ns: int | None = None
 
     @contextlib.contextmanager
@@ -34,7 +37,7 @@ class DutyDelays:
             now_ns = time.monotonic_ns()
             if self._blocked_since_ns is None:
                 self._blocked_since_ns = now_ns
-            elif now_ns - self._blocked_since_ns >= self._lock_timeout_ns:
+            elif now_ns - self._blocked_since_ns >= self._engine.config.lock_timeout_ms * 1_000_000:
                 self._blocked_since_ns = None
                 raise
             return
@@ -48,5 +51,5 @@ class DutyDelays:
         except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
             if not problem.retriable:
                 raise
-            key = (self._path, "unavailable", self._group_id)
+            key = (self._engine.path, "unavailable", self._group_id)
             _logging.report(logger, logging.WARNING, key, f"the duties of group {self._group_id!r} wait", problem)

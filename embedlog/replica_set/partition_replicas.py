@@ -63,18 +63,34 @@ class PartitionReplicas(Leaders):
     def in_sync(self, leader: Leader, leave_until_ns: int | None = None) -> list[tuple[int, Partition]]:
         """The nodes and replicas of the maximal ISR that this process reaches, the leader first.
 
-        With a deadline the others leave the ISR: the result is the whole of it. Raises LeaderChanged then.
+        With a deadline the others leave the ISR: the result is the whole of it. Raises LeaderChanged then. A reader takes the
+        ISR of the newest decision: without a process that writes there is no page.
         """
-        _, replica = leader.partition.replica.published()
         found = [(leader.node, leader.partition)]
-        for node, slot in self._directories.slots().items():
-            if node == leader.node or not replica.maximal_isr >> slot & 1:
+        for node in self._decided(self._decisions.hint()).isr if self.read_only else self._maximal_isr(leader):
+            if node == leader.node:
                 continue
             if (follower := self.reached(node)) is not None:
                 found.append((node, follower))
             elif leave_until_ns is not None:
                 self.leave(leader, node, leave_until_ns)
         return found
+
+    def unloaded(self) -> dict[int, EmbedlogError]:
+        """The members of the decided ISR whose directory is usable, and whose replica cannot be loaded."""
+        found: dict[int, EmbedlogError] = {}
+        for node in self._decided(self._decisions.hint()).isr:
+            member = self._directories.get(node)
+            try:
+                if member is not None:
+                    self._partition(member).published()
+            except (CorruptRecordError, UnknownTopicOrPartitionError) as problem:
+                found[node] = problem
+        return found
+
+    def _maximal_isr(self, leader: Leader) -> list[int]:
+        _, replica = leader.partition.replica.published()
+        return [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
 
     def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
         """The replica of a node; None if its directory is away or fails, or if it rests after damage, unless `damaged`."""

@@ -256,3 +256,14 @@ def test_a_different_replica_of_a_compacted_topic_is_copied_anew(tmp_path: Path,
         assert log.verify_replicas() == []
         assert values(log) == WANTED
     assert_equal_copies(tmp_path)
+
+
+def test_a_reader_reports_a_replica_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """No process writes, so no page shows an ISR."""
+    with filled(tmp_path):
+        pass
+    flip(segment_of(tmp_path, 2), 0.4)
+    with embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], read_only=True) as log:
+        assert [(each.node, each.kind, each.path) for each in log.verify_replicas()] == [
+            (2, "damaged", str(segment_of(tmp_path, 2)))
+        ]

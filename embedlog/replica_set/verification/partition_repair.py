@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
@@ -56,7 +57,13 @@ class PartitionRepair:
                     raise
 
     def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
-        found: list[ReplicaDifference] = []
+        now = leader.partition.published()
+        found = [
+            self._described(
+                node, Difference("damaged", Path(problem.path or ""), now.log_start, now.high_watermark, str(problem))
+            )
+            for node, problem in self._replicas.unloaded().items()
+        ]
         for node, follower in self._replicas.in_sync(leader)[1:]:
             try:
                 difference = compare(leader.partition, follower, note)
