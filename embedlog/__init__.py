@@ -104,6 +104,7 @@ from embedlog.types import (
     NewTopic,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    OpenTransaction,
     PartitionDescription,
     ProducerRecord,
     Reassignment,
@@ -113,6 +114,7 @@ from embedlog.types import (
     ReplicaDifference,
     TopicDescription,
     TopicPartition,
+    TransactionDescription,
 )
 
 if TYPE_CHECKING:
@@ -184,6 +186,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetBound",
     "OffsetOutOfRangeError",
+    "OpenTransaction",
     "OutOfOrderSequenceError",
     "PartitionDescription",
     "PolicyViolationError",
@@ -215,6 +218,7 @@ __all__ = [
     "TopicOptions",
     "TopicPartition",
     "TransactionAbortedError",
+    "TransactionDescription",
     "UnknownMemberError",
     "UnknownOptionError",
     "UnknownTopicOrPartitionError",

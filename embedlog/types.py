@@ -333,6 +333,39 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """The newest state of a transactional id, from `__transaction_state`.
+
+    `state` has Kafka's name, for example "Ongoing". `started_ms` is None without a transaction, and `partitions` are those that
+    it has written. `in_use`: whether the process that uses the id runs; None in a log opened read-only.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int | None
+    updated_ms: int
+    partitions: tuple[TopicPartition, ...]
+    in_use: bool | None
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in one partition: readers of committed records wait at `first_offset`.
+
+    `transactional_id` is None if no id has this producer and epoch with an unfinished transaction: Kafka calls that hanging.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    transactional_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupPartition:
     """One partition of a group: the committed offset, the log end, the assigned member.
 

@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
+from embedlog.admin import transactions
 from embedlog.admin.groups import GroupAdmin, Scope
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
 from embedlog.config.typed_options import TopicOptions
-from embedlog.types import GroupDescription, NewTopic, OffsetAndMetadata, TopicDescription, TopicPartition
+from embedlog.engine import Engine
+from embedlog.types import (
+    GroupDescription,
+    NewTopic,
+    OffsetAndMetadata,
+    OpenTransaction,
+    TopicDescription,
+    TopicPartition,
+    TransactionDescription,
+)
 
 
 @keywords.part_of("Log")
@@ -21,6 +31,21 @@ class Administration:
 
     _topics: TopicAdmin
     _groups: GroupAdmin
+
+    _engine: Engine
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def transactions(self) -> list[TransactionDescription]:
+        """The state of every transactional id, sorted by name. Raises CorruptRecordError."""
+        return transactions.describe_all(self._engine)
+
+    def open_transactions(self, topic: str | None = None) -> list[OpenTransaction]:
+        """The transactions that are open in the partitions of a topic, or of all topics.
+
+        Raises UnknownTopicOrPartitionError, CorruptRecordError.
+        """
+        return transactions.open_in_partitions(self._engine, topic)
 
     # ---- topics ----------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ VERBS = {
     "reassign": ("reassign", "Move partitions to other directories of a set (kafka-reassign-partitions)."),
     "replicas": ("replicas", "Print leaders, ISRs and lags, compare and repair replicas (kafka-replica-verification)."),
     "tail": ("consume", "Print the last records of a topic, and follow it."),
+    "transactions": ("transactions", "List, describe and abort transactions (kafka-transactions)."),
     "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
 }
 SCRIPTS = {
@@ -40,6 +41,7 @@ SCRIPTS = {
     "kafka-console-consumer": "consume",
     "kafka-console-producer": "produce",
     "kafka-get-offsets": "offsets",
+    "kafka-transactions": "transactions",
     "kafka-leader-election": "elect",
     "kafka-reassign-partitions": "reassign",
     "kafka-replica-verification": "replicas",

@@ -26,6 +26,7 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["metrics", "--json"],
     ["replicas", "--json"],
     ["reassign", "--list"],
+    ["transactions", "--json"],
 )
 ELSEWHERE = {"backup", "elect"}  # test_replicas.py: they need a place for the copy, and a set of directories
 

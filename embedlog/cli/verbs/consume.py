@@ -50,7 +50,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--timeout-ms", type=click.IntRange(min=0), help="Exit if no record arrives for this time."),
         click.option("-G", "--group", shell_complete=group_ids, help="Read as a member of a group, and commit."),
         click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
-                     default="read_uncommitted"),
+                     help="read_uncommitted is the default."),
         click.option("-f", "--format", "text", metavar="FORMAT", help="%t %p %o %k %K %s %S %R %h %T %%, \\n \\t \\xNN."),
         click.option("-J", "as_json", is_flag=True, help="The same as --json: kcat's envelope, one line per record."),
         click.option("-K", "key_delimiter", metavar="DELIM", help="Print key, DELIM, value."),
@@ -107,7 +107,8 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
             None if options["timeout_ms"] is None else options["timeout_ms"] / 1000,
         )  # fmt: skip
         given = settings(options["consumer_settings"], "--consumer-property")
-        given |= {"isolation.level": options["isolation_level"]}
+        if options["isolation_level"] is not None:
+            given["isolation.level"] = options["isolation_level"]
         if group is not None:
             return 0 if _read_in_group(log, group, given, reading, writer.write) else 1
         with log.consumer(config=given) as consumer:
