@@ -23,6 +23,7 @@ from embedlog._native import replication, system
 from embedlog.errors import (
     EligibleLeadersNotAvailableError,
     EmbedlogError,
+    LockTimeoutError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasError,
 )
@@ -233,6 +234,8 @@ class Leaders(PartitionDirectories):
                 others, found = [], self._decisions.propose([self.election], deadline_ns, reason=why)
         except NotEnoughDirectoriesError as problem:
             self._directories.note_undecided(None, str(problem))
+            return str(problem)
+        except LockTimeoutError as problem:  # another thread or process decides
             return str(problem)
         if not isinstance(found, Refusal):
             for each in (self, *others):
