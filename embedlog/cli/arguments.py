@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import embedlog
-from embedlog.cli.invocation import VARIABLE, Invocation
+from embedlog.cli.invocation import VARIABLE, Function, Invocation
 
 
 def settings(given: Iterable[str], option: str) -> dict[str, str]:
@@ -79,6 +79,17 @@ def _completed(list_names: Callable[[embedlog.Log], list[str]]) -> Callable[...,
 
 topic_names = _completed(lambda log: log.topics(include_internal=True))
 group_ids = _completed(lambda log: log.groups())
+
+
+def actions(texts: Mapping[str, str]) -> Callable[[Function], Function]:
+    """An option for each action of a verb, with its help; `action` is the one that was given last."""
+
+    def decorated(function: Function) -> Function:
+        for name, text in reversed(list(texts.items())):
+            function = click.option(f"--{name}", "action", flag_value=name, help=text or None)(function)
+        return function
+
+    return decorated
 
 
 def topic_option(**facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import embedlog
-from tests.conftest import ROOT
 from tests.support import leaks
+from tests.support.child_pytest import run_pytest
 
 
 def left(before: leaks.Snapshot) -> list[str]:
@@ -125,20 +123,11 @@ def test_thread(): threading.Thread(target=threading.Event().wait, name="waits f
 def test_failed(tmp_path): kept.append((tmp_path / "unseen").open("wb")); assert False
 """
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.conftest",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={tmp_path}/base",
-    ]
-    line = [*command, f"--rootdir={tmp_path}/tests", f"{tmp_path}/tests"]
-    environment = {**os.environ, "EMBEDLOG_LEAK_GRACE_S": "0.5"}  # three tests leak for ever, so no longer wait finds less
-    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    grace = "0.5"  # three tests leak for ever, so no longer wait finds less
+    tests = f"{tmp_path}/tests"
+    done = run_pytest(
+        "tests.conftest", tmp_path / "base", f"--rootdir={tests}", tests, timeout_s=120, EMBEDLOG_LEAK_GRACE_S=grace
+    )
     assert "1 failed, 3 passed, 2 errors" in done.stdout, done.stdout
     assert "thread: waits for ever" in done.stdout
     assert "forgotten" in done.stdout

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.replica_set.decisions import promise
 from embedlog.storage import file_names
+from tests.support.killed_processes import killed_during
 from tests.support.replica_moves import opened
 
 LOG = file_names.partition_name("__replica_state", 0)
@@ -101,26 +103,14 @@ def test_damage_in_an_open_copy_is_found_and_copied_again(tmp_path: Path, damage
         log.create_topic("fourth", replication_factor=2)
 
 
-def killed(root: Path, kind: str, action: str, name: str, work: Callable[[embedlog.Log], object]) -> None:
-    """Another process is killed in the middle of its work on the set."""
-    child = os.fork()
-    if child == 0:
-        try:
-            with opened(root) as log:
-                system.fault_arm([kind], 1, action, name=name)
-                work(log)
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
-
-
 @pytest.mark.parametrize("damage", [Path.unlink, truncated])
 def test_damage_after_a_killed_decision_is_copied_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """The repair of the append finds the damage (APPENDLOCK-4)."""
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
         name = f"/d2/{LOG}/00000000000000000000.log"
-        killed(tmp_path, "pwrite", "kill_after", name, lambda other: other.create_topic("lost", replication_factor=3))
+        lost = partial(embedlog.Log.create_topic, name="lost", replication_factor=3)
+        killed_during(lost, partial(opened, tmp_path), "pwrite", "kill_after", name)
         damage(segment_of(tmp_path, 2))
         log.create_topic("second", replication_factor=3)
         log.housekeep()
@@ -140,7 +130,7 @@ def test_a_process_that_is_killed_while_an_open_copy_begins_again(tmp_path: Path
     with opened(tmp_path) as log:
         log.create_topic("first", replication_factor=3)
         truncated(segment_of(tmp_path, 2))
-        killed(tmp_path, "point", "kill_before", point, lambda other: other.repair())
+        killed_during(embedlog.Log.repair, partial(opened, tmp_path), "point", "kill_before", point)
         assert promise.read(segment_of(tmp_path, 2).parent).incomplete
         away = (tmp_path / "d3").rename(tmp_path / "away")
         with pytest.raises(embedlog.errors.NotEnoughDirectoriesError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,7 @@ import embedlog
 from embedlog._native import system
 from tests.replica_set.test_renewal import truncated, until_in_sync, without_directory, without_segment
 from tests.replica_set.test_verification import QUIET, WANTED, assert_equal_copies, filled, isr, opened, values
-
-
-def killed_during(work: Callable[[embedlog.Log], object], root: Path, kind: str, when: str, name: str) -> None:
-    """Another process is killed at a call while it works on the set."""
-    child = os.fork()
-    if child == 0:
-        try:
-            with opened(root) as other:
-                system.fault_arm([kind], 1, when, name=name)
-                work(other)
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it was killed"
+from tests.support.killed_processes import killed_during
 
 
 def send(log: embedlog.Log, topic: str, value: bytes) -> None:
@@ -35,7 +24,8 @@ def send(log: embedlog.Log, topic: str, value: bytes) -> None:
 
 def killed_append(root: Path, node: int) -> None:
     """A process is killed after its write to the replica of a node: the next append repairs that replica first."""
-    killed_during(lambda log: send(log, "t", b"lost"), root, "pwrite", "kill_after", f"/d{node}/t-0/00000000000000000000.log")
+    place = f"/d{node}/t-0/00000000000000000000.log"
+    killed_during(lambda log: send(log, "t", b"lost"), partial(opened, root), "pwrite", "kill_after", place)
 
 
 @pytest.mark.parametrize("node", [1, 2])
@@ -105,7 +95,7 @@ def test_a_process_that_is_killed_while_a_damaged_log_begins_again(tmp_path: Pat
                 send(other, "t", b"%d" % number)
                 other.housekeep()
 
-        killed_during(repair, tmp_path, "point", "kill_before", point)
+        killed_during(repair, partial(opened, tmp_path), "point", "kill_before", point)
         found = values(log)
         assert b"more" in found
         until_in_sync(log)
@@ -147,7 +137,7 @@ def test_damage_after_a_killed_swap_is_replaced(tmp_path: Path) -> None:
         with log.producer(linger_ms=0) as producer:
             for number in range(90):
                 producer.send("t", b"%03d" % number * 300, key=b"%d" % (number if number % 3 else 0)).result(20)
-        killed_during(embedlog.Log.housekeep, tmp_path, "point", "kill_before", "swap-step")
+        killed_during(embedlog.Log.housekeep, partial(opened, tmp_path), "point", "kill_before", "swap-step")
         (swap,) = tmp_path.glob("d*/t-0/*.log.swap")
         max(swap.parent.glob("*.log")).unlink()
         send(log, "t", b"more")

@@ -14,7 +14,7 @@ import click
 
 import embedlog
 from embedlog import GroupDescription, Log, TopicPartition
-from embedlog.cli.arguments import group_ids, numbers, time_ms, topic_names
+from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.reset_plans import exported, imported
@@ -24,7 +24,7 @@ _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        *(click.option(f"--{name}", "action", flag_value=name) for name in _ACTIONS),
+        actions(dict.fromkeys(_ACTIONS, "")),
         click.option("--group", "ids", multiple=True, shell_complete=group_ids, help="A group."),
         click.option("--all-groups", is_flag=True, help="All groups."),
         click.option("--members", is_flag=True, help="Describe members."),

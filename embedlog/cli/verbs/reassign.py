@@ -14,6 +14,7 @@ import click
 
 import embedlog
 from embedlog import TopicPartition
+from embedlog.cli.arguments import actions
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.reassignment import assignment_in, described, topics_in
@@ -28,11 +29,7 @@ _ACTIONS = {
 
 
 @verb()
-@click.option("--generate", "action", flag_value="generate", help=_ACTIONS["generate"])
-@click.option("--execute", "action", flag_value="execute", help=_ACTIONS["execute"])
-@click.option("--verify", "action", flag_value="verify", help=_ACTIONS["verify"])
-@click.option("--cancel", "action", flag_value="cancel", help=_ACTIONS["cancel"])
-@click.option("--list", "action", flag_value="list", help=_ACTIONS["list"])
+@actions(_ACTIONS)
 @click.option("--topics-to-move-json-file", type=click.Path(exists=True, dir_okay=False), help="Kafka's list of topics.")
 @click.option(
     "--reassignment-json-file", type=click.Path(exists=True, dir_okay=False), help="Kafka's list of partitions and nodes."

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import embedlog
-from embedlog.cli.arguments import matching, settings, topic_option
+from embedlog.cli.arguments import actions, matching, settings, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 
@@ -31,9 +31,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         ("--at-min-isr-partitions", "Describe partitions at min.insync.replicas."),
     ):
         function = click.option(name, is_flag=True, help=text)(function)
-    for name in _ACTIONS:
-        function = click.option(f"--{name}", "action", flag_value=name, help=f"{name.capitalize()} topics.")(function)
-    return function
+    return actions({name: f"{name.capitalize()} topics." for name in _ACTIONS})(function)
 
 
 @verb()

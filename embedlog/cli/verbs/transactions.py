@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import click
 
 import embedlog
-from embedlog.cli.arguments import topic_option
+from embedlog.cli.arguments import actions, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 
@@ -25,11 +25,7 @@ _ACTIONS = {
 
 
 @verb()
-@click.option("--list", "action", flag_value="list", help=_ACTIONS["list"])
-@click.option("--describe", "action", flag_value="describe", help=_ACTIONS["describe"])
-@click.option("--open", "action", flag_value="open", help=_ACTIONS["open"])
-@click.option("--find-hanging", "action", flag_value="find-hanging", help=_ACTIONS["find-hanging"])
-@click.option("--abort", "action", flag_value="abort", help=_ACTIONS["abort"])
+@actions(_ACTIONS)
 @click.option("--transactional-id", help="The transactional id.")
 @topic_option(help="Only open transactions of this topic.")
 def transactions(action: str | None, transactional_id: str | None, topic: str | None) -> int:

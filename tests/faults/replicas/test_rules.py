@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.semantics.replication_rows import RULES as TESTS
 from tests.support.campaign_report import add_counts
+from tests.support.child_pytest import run_pytest
 
-ROOT = Path(__file__).parents[3]
 ROLES, PARTITION = "partition/replication/test_roles", "replica_set/test_partition_replicas"
 
 RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
@@ -88,21 +85,10 @@ def test_each_rule_of_replicas_has_a_mutant() -> None:
 def test_a_rule_that_is_off_is_noticed(tmp_path: Path, rule: str) -> None:
     mutant, test = RULES[rule]
     module, _, name = test.partition("::")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.support.mutants.plugin",
-        "-p",
-        "no:cacheprovider",
-        "--timeout=60",
-    ]
-    run = subprocess.run(
-        [*command, f"--basetemp={tmp_path / 'run'}", f"tests/{module}.py::{name}"],
-        cwd=ROOT, env=os.environ | {"EMBEDLOG_MUTANT": mutant}, capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
+    place = f"tests/{module}.py::{name}"
+    run = run_pytest(
+        "tests.support.mutants.plugin", tmp_path / "run", "--timeout=60", place, timeout_s=250, EMBEDLOG_MUTANT=mutant
+    )
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, (
         f"{mutant} is not noticed by {test}:\n{run.stdout[-3000:]}{run.stderr[-2000:]}"
     )
