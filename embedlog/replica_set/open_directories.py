@@ -43,6 +43,7 @@ STORAGE: Final = frozenset(
     {errno.EIO, errno.ENODEV, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR}
 )
 UNDECIDED_NS: Final = 100_000_000
+DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError)  # of what cannot be loaded
 QUIET_NS: Final = 60_000_000_000  # without a failure, after which the pauses begin again
 
 

@@ -20,21 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
 from embedlog.errors import (
-    CorruptRecordError,
     EmbedlogError,
-    ForeignDirectoryError,
     LeaderNotAvailableError,
     NotEnoughDirectoriesError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
-    UnknownTopicOrPartitionError,
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders
-from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import DAMAGE, Limit, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, MakeEvent
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
@@ -84,7 +81,7 @@ class PartitionReplicas(Leaders):
             try:
                 if member is not None:
                     self._partition(member).published()
-            except (CorruptRecordError, UnknownTopicOrPartitionError) as problem:
+            except DAMAGE as problem:
                 found[node] = problem
         return found
 
@@ -373,7 +370,7 @@ class PartitionReplicas(Leaders):
 
     def _without_role(self, node: int, deadline_ns: int) -> Partition | None:
         """A replica that is loaded although its repair fails: it has no role now. None if it is not loaded."""
-        with suppress(CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError):
+        with suppress(*DAMAGE):
             partition = self.reached(node, damaged=True)
             if partition is not None and partition.replica.lose_role(deadline_ns):
                 return partition

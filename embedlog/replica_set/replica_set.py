@@ -19,12 +19,13 @@ from uuid import UUID
 
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
-from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import EmbedlogError, StorageError, UnknownTopicOrPartitionError
 from embedlog.replica_set.assignments import Assignments
 from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
+from embedlog.replica_set.open_directories import DAMAGE
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.reading.nearby_partition import NearbyPartition
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
@@ -98,9 +99,7 @@ class ReplicaSet:
         """Whether an error is damage of a replica, or of the decision log, whose records another directory has."""
         node, parts = self.directories.blame(problem, missing=True), () if problem.path is None else Path(problem.path).parts
         missing = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-        if node is None or not (
-            missing or isinstance(problem, (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError))
-        ):
+        if node is None or not (missing or isinstance(problem, DAMAGE)):
             return False
         if partition_name(LOG, 0) in parts:
             return len(self.decisions.nodes) > 1

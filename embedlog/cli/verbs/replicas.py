@@ -1,7 +1,8 @@
 """Contains the verb `replicas`: directories, leaders and ISRs, and the comparison of kafka-replica-verification.
 
 REPLICASVERB-1  differences and partitions without a full ISR are findings: the exit status is 1
-REPLICASVERB-2  only `--repair` changes the directories
+REPLICASVERB-2  a directory that cannot be read is a finding of a comparison, too
+REPLICASVERB-3  only `--repair` changes the directories
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _verify(topic: str | None, *, repair: bool) -> int:
             differences: list[Any] = [*report.repaired, *report.left]
         else:
             report, differences = None, list(log.verify_replicas(topic))
+        absent = [each for each in log.replicas(topic).directories if not each.answers]
     if current().json:
         document([each._asdict() for each in differences])
     elif differences:
@@ -64,8 +66,10 @@ def _verify(topic: str | None, *, repair: bool) -> int:
             columns,
             [(each.topic, each.partition, each.node, each.first_offset, each.end_offset, each.path) for each in differences],
         )
+    for directory in absent:
+        click.echo(f"embedlog: node {directory.node} is not compared: {directory.reason or directory.state}", err=True)
     if report is not None:
         for each, reason in report.left.items():
             click.echo(f"embedlog: {each.topic}-{each.partition}, node {each.node}: not repaired: {reason}", err=True)
-        return 1 if report.left else 0
-    return 1 if differences else 0
+        return 1 if report.left or absent else 0
+    return 1 if differences or absent else 0

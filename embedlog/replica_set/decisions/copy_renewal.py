@@ -23,11 +23,11 @@ from embedlog.errors import (
     ForeignDirectoryError,
     LockTimeoutError,
     StorageError,
-    UnknownTopicOrPartitionError,
 )
 from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES
 from embedlog.replica_set.decisions.promise import Promise
+from embedlog.replica_set.open_directories import DAMAGE
 
 if TYPE_CHECKING:
     from embedlog.replica_set.decisions.copies import Copy
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 CHECKS: Final = 10  # of one copy, as long as it is cut meanwhile
-DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError)
 
 
 class CopyDirectory(Protocol):

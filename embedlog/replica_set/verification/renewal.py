@@ -19,12 +19,11 @@ from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
     EmbedlogError,
-    ForeignDirectoryError,
     LeaderNotAvailableError,
-    UnknownTopicOrPartitionError,
 )
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.leaders import LeaderChanged
+from embedlog.replica_set.open_directories import DAMAGE
 from embedlog.replica_set.verification.comparison import SourceDamagedError, check
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], 
         if partition is not None:
             with partition.replica.exclusive(deadline()):
                 pass
-    except (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError) as problem:
+    except DAMAGE as problem:
         return problem
     return None
 
