@@ -204,9 +204,7 @@ class History:
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["whole steps", "interrupted steps"])
-def test_three_replicas_agree_with_the_model_after_each_step(tmp_path: Path, interrupted: bool) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
+def test_three_replicas_agree_with_the_model_after_each_step(tmp_path: Path, interrupted: bool, seed: int) -> None:
     rng = random.Random(seed)
     with ExitStack() as opened:
         handles = [[opened.enter_context(replica(tmp_path / str(slot), slot)) for _ in range(2)] for slot in SLOTS]
@@ -226,5 +224,9 @@ def test_three_replicas_agree_with_the_model_after_each_step(tmp_path: Path, int
             finally:
                 system.fault_off()
             history.take_over()
+        for _ in range(1000):  # an ISR below the minimum can last until the end of the steps above
+            if history.model.shown:
+                break
+            history.step()
         history.compare()
         assert history.model.shown, "nothing was committed"
