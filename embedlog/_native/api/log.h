@@ -153,7 +153,8 @@ typedef struct {
     int64_t lock_changed_ns;         /* in a set: change time of the lock file, whose path was compared after it; 0 none */
     int64_t directory_lock_changed_ns;
     int32_t directory_lock_fd;       /* -1 none */
-    int32_t reserved;
+    int32_t compared_epoch;          /* of a follower: partition epoch and boot time of the last comparison of its paths */
+    int64_t compared_ns;
     int64_t copied_bytes;            /* of batches that a follower took from its leader with this writer */
     int64_t appended_bytes;          /* of all other batches that were appended with it, and their offsets */
     int64_t appended_records;

@@ -35,6 +35,7 @@ typedef struct {                          /* a run that the leader has taken */
     const el_batch *rows;
     int64_t row_count;
     const el_appended *out;
+    int32_t partition_epoch;
 } el_taken;
 
 /* Whether leader and followers are the maximal ISR. */
@@ -45,10 +46,10 @@ static int is_maximal_isr(const el_together *together, const el_replica *replica
     return replica->maximal_isr == given;
 }
 
-static int takes_run(el_writer *follower, const el_leading *leading, const el_taken *taken) {
+static int takes_run(el_writer *follower, const el_leading *leading, const el_taken *taken, int64_t now_ns) {
     el_leading source = *leading;
     el_appended own;
-    if (el_append_begin(follower, 0) != EL_OK)
+    if (el_follow_begin(follower, now_ns, taken->partition_epoch) != EL_OK)
         return 0;
     source.data_epoch = follower->data_epoch;
     int32_t rc = el_follow(follower, &source, taken->data, taken->out->consumed, taken->rows, taken->row_count, NULL, &own);
@@ -61,7 +62,7 @@ static int has_run(el_together *together, int32_t at, const el_leading *leading,
     int64_t began_ns = el_boot_ns();
     if (began_ns < together->apart_until_ns)
         return 0;
-    int has = takes_run(together->followers[at], leading, taken);
+    int has = takes_run(together->followers[at], leading, taken, began_ns);
     if (el_boot_ns() - began_ns > SLOW_NS)
         together->apart_until_ns = began_ns + APART_NS;
     return has;
@@ -105,7 +106,7 @@ static int32_t append_locked(el_together *together, const uint8_t *data, int64_t
         return rc;
     if (known)
         el_known_advance(known, data, out);
-    return together->all_in_sync ? commit_together(together, &(el_taken){data, rows, row_count, out}) : EL_APPENDED;
+    return together->all_in_sync ? commit_together(together, &(el_taken){data, rows, row_count, out, replica.partition_epoch}) : EL_APPENDED;
 }
 
 int32_t el_append_together(el_together *together, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,

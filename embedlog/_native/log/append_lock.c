@@ -4,11 +4,15 @@
  * CAPPENDLOCK-2  the owner field is set after the locking and cleared before the unlocking; a process that finds it set repairs first
  *                (APPEND-2)
  * CAPPENDLOCK-3  in a set, a lock file with an unchanged change time has kept its name: a rename and a removal change it. A moved
- *                directory is found at the path of the control page, which every locking reads */
+ *                directory is found at the path of the control page, which every locking reads
+ * CAPPENDLOCK-4  the paths of a follower's files are compared once a millisecond, and after each decision on the partition. An append
+ *                in between is the same as one before the removal of the files: a follower that is opened in their place joins the
+ *                ISR with a decision, and takes a run only at its own log end */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
 enum { SETTLED_MS = 2000 };                /* a change time that is older differs from that of every later change */
+enum { COMPARED_NS = 1000000 };            /* between comparisons of a follower's paths */
 
 typedef struct {                           /* an open file that must be the one at its path */
     const char *path;
@@ -68,7 +72,7 @@ static void release(el_writer *writer) {
     el_announce(&page->lock_word, &page->lock_waiters);
 }
 
-int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
+static int32_t begin(el_writer *writer, int64_t deadline_ns, int compared) {
     el_page *page = page_of(writer);
     if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
         int32_t rc = el_lock_try(writer->lock_fd, 1);
@@ -81,7 +85,7 @@ int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
             return rc;
     }
     int32_t rc = el_page_enter(writer->page, 1);
-    if (rc == EL_OK)
+    if (rc == EL_OK && !compared)
         rc = check_identity(writer);
     if (rc == EL_OK)
         rc = check_state(writer);
@@ -96,6 +100,18 @@ int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
     }
     el_point("locked");
     return EL_OK;
+}
+
+int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) { return begin(writer, deadline_ns, 0); }
+
+int32_t el_follow_begin(el_writer *follower, int64_t now_ns, int32_t partition_epoch) {
+    int compared = follower->compared_epoch == partition_epoch && now_ns - follower->compared_ns < COMPARED_NS;
+    int32_t rc = begin(follower, 0, compared);
+    if (rc == EL_OK && !compared) {
+        follower->compared_ns = now_ns;
+        follower->compared_epoch = partition_epoch;
+    }
+    return rc;
 }
 
 int32_t el_append_end(el_writer *writer, int32_t broken) {
