@@ -193,13 +193,24 @@ class KeptDescriptors:
                 self.closed(each)
 
     def _idle(self, holder: Holder) -> list[Holder]:
-        """The longest unused beyond the limit. A caller may append without `used`: the log end has moved then."""
-        for key, (each, end) in list(self._open.items()):
-            if (now := each.seen_end()) != end:
-                self._open[key] = (each, now)
-                self._open.move_to_end(key)
-        others = [each for each, _ in self._open.values() if each is not holder]
-        return others[: max(0, len(self._open) - self._limit)]
+        """The longest unused beyond the limit. A caller may append without `used`: the log end has moved then.
+
+        Each holder is asked once at most, from the longest unused on. If all of them were used, the first of them go.
+        """
+        found, used = list[Holder](), list[Holder]()
+        excess = len(self._open) - self._limit
+        for key, (each, end) in list(self._open.items()) if excess > 0 else ():
+            if len(found) == excess:
+                break
+            if each is holder:
+                continue
+            if (now := each.seen_end()) == end:
+                found.append(each)
+                continue
+            used.append(each)
+            self._open[key] = (each, now)
+            self._open.move_to_end(key)
+        return found + used[: max(0, excess - len(found))]
 
     def used(self, holder: Holder) -> None:
         with self._mutex:

@@ -105,14 +105,14 @@ def apply(state: State, record: Record) -> State:
 
 def apply_all(state: State, records: Iterable[Record]) -> State:
     """The state after more records, in the order of the log."""
-    draft = _Draft(state)
+    draft = Draft(state)
     for record in records:
         draft.apply(record)
     return draft.state()
 
 
-class _Draft:
-    """A state that is being changed."""
+class Draft:
+    """A state that is being changed. Threads: one."""
 
     def __init__(self, state: State) -> None:
         self._old = state
@@ -121,6 +121,7 @@ class _Draft:
         self._highest = state.highest_node
 
     def apply(self, record: Record) -> None:
+        """Apply one more record."""
         match record:
             case RegisterBroker():
                 self._nodes[record.node] = record
@@ -154,6 +155,7 @@ class _Draft:
             self._settings = {key: value for key, value in self._settings.items() if key[:2] != gone}
 
     def state(self) -> State:
+        """The state now. It must not be used after the next `apply`: both have the same mappings."""
         return replace(
             self._old,
             nodes=MappingProxyType(self._nodes),

@@ -6,7 +6,7 @@
  * CAPPENDLOCK-3  in a set, a lock file with an unchanged change time has kept its name: a rename and a removal change it. A moved
  *                directory is found at the path of the control page, which every locking reads
  * CAPPENDLOCK-4  the paths of a follower's files are compared once a millisecond, and after each decision on the partition. An append
- *                in between is the same as one before the removal of the files: a follower that is opened in their place joins the
+ *                in between is the same as one before the removal of the files. A follower that is opened in their place joins the
  *                ISR with a decision, and takes a run only at its own log end */
 #include "log/control_page.h"
 #include "testing/mutants.h"

@@ -26,7 +26,7 @@ from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replication.decide import decide
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import NoOp, Record
-from embedlog.replication.state import State, apply_all
+from embedlog.replication.state import Draft, State, apply_all
 from embedlog.storage import checkpoints, file_names, locks
 
 logger = logging.getLogger("embedlog")
@@ -372,7 +372,7 @@ class _Session:
         return Decided(self.view.state, found)
 
     def _records(self, steps: Sequence[MakeEvent], view: View) -> tuple[Record, ...] | Refusal:
-        state, records = view.state, list[Record]()
+        state, draft, records = view.state, Draft(view.state), list[Record]()
         self.before, self.events = state, []
         for make_event in steps:
             self.events.append(make_event(state, view.position + len(records)))
@@ -380,7 +380,9 @@ class _Session:
             if isinstance(found, Refusal):
                 return found
             records += found
-            state = apply_all(state, found)
+            for record in found:
+                draft.apply(record)
+            state = draft.state()
         return tuple(records)
 
     def _highest(self) -> int:
