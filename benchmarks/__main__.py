@@ -14,6 +14,7 @@ from .measure import Bare, Outcome, report, workspace
 FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "append": columns.append,
     "scan": columns.scan,
+    "search": columns.search,
     "codecs": columns.codecs,
     "send": rows.send,
     "iterate": rows.iterate,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +111,43 @@ def scan(context: Context) -> Iterator[Outcome]:
         with filled(context, record_bytes, context.size_bytes) as directory:
             yield scanned(context, f"scan/arrow/record={label}", directory, target)
             yield scanned(context, f"scan/arrow/record={label}/columns=value", directory, target, columns=["value"])
+
+
+def find_rate(files: list[Path], text: bytes) -> float:
+    """Bytes per second of `bytes.find` over mapped files."""
+    began = time.perf_counter()
+    for path in files:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            assert mapped.find(text) < 0
+    return sum(path.stat().st_size for path in files) / (time.perf_counter() - began)
+
+
+def search_rate(directory: Path, files: list[Path], pattern: bytes | re.Pattern[bytes]) -> float:
+    """Log bytes per second of a search on one core that finds nothing."""
+    with embedlog.open(directory, read_only=True) as log:
+        began = time.perf_counter()
+        assert log.scan("bench").search(pattern).count() == 0
+        spent = time.perf_counter() - began
+    return sum(path.stat().st_size for path in files) / spent
+
+
+def search(context: Context) -> Iterator[Outcome]:
+    """Literal text, and an expression with such text, against `bytes.find` over the same files, which are mapped."""
+    text = b"connection refused"
+    patterns = {"literal": text, "any-case": re.compile(text, re.IGNORECASE), "regex": re.compile(b"connection +refused.*[0-9]$")}
+    for label, record_bytes in (("1kB", 1000), ("100B", 100)):
+        with filled(context, record_bytes, context.size_bytes) as directory:
+            files = log_files(directory)
+            for name, pattern in patterns.items():
+                yield against(
+                    f"search/{name}/record={label}",
+                    lambda: find_rate(files, text),  # noqa: B023  (called before the next turn)
+                    lambda: search_rate(directory, files, pattern),  # noqa: B023
+                    target=0.5,
+                    rounds=context.rounds,
+                    unit="bytes/s",
+                    cpu=time.process_time,
+                )
 
 
 def codecs(context: Context) -> Iterator[Outcome]:

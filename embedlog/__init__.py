@@ -18,6 +18,7 @@ from embedlog._native._rows import Future, Record
 from embedlog.columns.batch import Batch
 from embedlog.columns.scan import Scan
 from embedlog.columns.scan_bounds import OffsetBound
+from embedlog.columns.search import Search
 from embedlog.columns.splits import Split
 from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
 from embedlog.consumer.consumer import Consumer
@@ -209,6 +210,7 @@ __all__ = [
     "ReplicatedPartitionDescription",
     "RetriableCommitFailedError",
     "Scan",
+    "Search",
     "SerializationError",
     "Split",
     "StateError",

@@ -18,7 +18,7 @@ from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.config import keywords
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
 
-__all__ = ["Batch", "records_of"]
+__all__ = ["Batch", "record_of", "records_of"]
 
 
 def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
@@ -28,11 +28,20 @@ def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
 
 def records_of(topic: str, partition: int, decoded: Decoded) -> list[Record]:
     """All rows as `Record`s, made in one call. REQUIRES: every column was decoded."""
+    return _records(topic, partition, decoded, 0, decoded.count)
+
+
+def record_of(topic: str, partition: int, decoded: Decoded, row: int) -> Record:
+    """The `Record` of one row. REQUIRES: every column was decoded."""
+    return _records(topic, partition, decoded, row, row + 1)[0]
+
+
+def _records(topic: str, partition: int, decoded: Decoded, start: int, stop: int) -> list[Record]:
     headers = decoded.headers
     return _rows.records_from_columns(
         topic, partition, decoded.offsets, decoded.timestamps, decoded.timestamp_types, decoded.leader_epochs,
         _parts(decoded.keys), _parts(decoded.values),
-        None if headers is None else (headers.starts, _parts(headers.keys), _parts(headers.values)), 0, decoded.count,
+        None if headers is None else (headers.starts, _parts(headers.keys), _parts(headers.values)), start, stop,
     )  # fmt: skip
 
 

@@ -19,8 +19,10 @@ from embedlog._native._rows import Record
 from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.columns.batch import records_of
 from embedlog.columns.chunks import Source
+from embedlog.columns.patterns import SearchPattern
 from embedlog.columns.readahead import read_ahead
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
+from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords
 from embedlog.display import tables
@@ -160,6 +162,14 @@ class Scan:
         """The number of records. It is counted by a read of the whole scan: offsets alone do not show it."""
         return sum(decoded.count for _, decoded in self._decoded(("offset",)))
 
+    def search(self, pattern: SearchPattern, *, columns: Iterable[str] = ("key", "value"), invert: bool = False) -> Search:
+        """The records whose key or value contains `pattern`: bytes, or a compiled regular expression for bytes or text.
+
+        `columns` are the searched ones: key, value, headers (names and values). `invert` selects the records without a match.
+        Each row is searched alone. The result is iterable and has `count()`. Raises ConfigError.
+        """
+        return Search(self.topic, self._source, pattern, columns, invert)
+
     def _repr_html_(self) -> str:
         fields = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
         found = self.head(SHOWN + 1)
@@ -228,13 +238,17 @@ class Scan:
             found[number] = partition if self._rack is None else self._engine.near(partition, self._rack)
         return found
 
-    def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
-        """Decoded chunks with records, and the number of their partition."""
-        source = Source(
+    def _source(self, columns: tuple[str, ...]) -> Source:
+        """The chunks of the scan, for one reader. Raises ClosedError, UnknownTopicOrPartitionError."""
+        return Source(
             self._partitions(),
             {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
             isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
         )  # fmt: skip
+
+    def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
+        """Decoded chunks with records, and the number of their partition."""
+        source = self._source(columns)
         pieces = read_ahead(source.fetch, source.decode, more=source.more)
         while True:
             self._engine.check_open()  # before the wait: in a forked child no thread would end it

@@ -16,6 +16,7 @@
 #include "api/heartbeat.h"
 #include "api/log.h"
 #include "api/replica.h"
+#include "api/search.h"
 #include "api/system.h"
 #include "api/wait.h"
 #ifdef EMBEDLOG_TEST_BUILD

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, size_of
+from embedlog.cli.progress import progress
 
 
 @verb()
@@ -18,28 +17,14 @@ def backup(destination: str) -> int:
     JSON: {"destination", "bytes"}.
     """
     copied = 0
+    with open_log() as log, progress() as advance:
 
-    def note(done: int, total: int) -> None:
-        nonlocal copied
-        copied = done
+        def draw(done: int, total: int) -> None:
+            nonlocal copied
+            copied = done
+            advance(done, total)
 
-    with open_log() as log:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-            with Progress(
-                BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn(), console=Console(stderr=True)
-            ) as bar:
-                task = bar.add_task("")
-
-                def draw(done: int, total: int) -> None:
-                    note(done, total)
-                    bar.update(task, completed=done, total=total)
-
-                log.backup(destination, progress=draw)
-        else:
-            log.backup(destination, progress=note)
+        log.backup(destination, progress=draw)
     if current().json:
         document({"destination": destination, "bytes": copied})
     else:

@@ -1,0 +1,76 @@
+"""Contains the options that select topics, partitions, offsets and times, and the scans that they name.
+
+RANGES-1  starts are inclusive, ends exclusive; times filter record by record
+RANGES-2  a topic without one of the given partitions is an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+import embedlog
+from embedlog import IsolationLevel, Log, Scan
+from embedlog.cli.arguments import matching, numbers, time_ms, topic_names
+
+
+@dataclass(frozen=True)
+class Range:
+    """A part of each topic. It can be pickled."""
+
+    partitions: tuple[int, ...] | None
+    start_offset: int | None
+    end_offset: int | None
+    start_ms: int | None
+    end_ms: int | None
+    isolation_level: IsolationLevel
+
+    def scan(self, log: Log, topic: str) -> Scan:
+        """The scan of this part of a topic. Raises as `Log.scan`."""
+        return log.scan(
+            topic, partitions=self.partitions, start_offset=self.start_offset, end_offset=self.end_offset,
+            start_time=self.start_ms, end_time=self.end_ms, isolation_level=self.isolation_level,
+        )  # fmt: skip
+
+
+def range_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of `topics_of` and `range_of`, before the others of a verb."""
+    options = (
+        click.option("-t", "--topic", "topic", multiple=True, shell_complete=topic_names, metavar="TOPIC", help="A topic."),
+        click.option("--include", metavar="REGEX", help="All topics that match."),
+        click.option("-p", "--partition", "partitions", metavar="N,…", help="Only these partitions."),
+        click.option("--start-offset", type=click.IntRange(min=0), help="The first offset."),
+        click.option("--end-offset", type=click.IntRange(min=0), help="The offset after the last."),
+        click.option("--start-time", metavar="TIME", help="The first time: milliseconds, or an ISO 8601 date."),
+        click.option("--end-time", metavar="TIME", help="The time after the last."),
+        click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
+                     help="read_uncommitted is the default."),
+    )  # fmt: skip
+    for each in reversed(options):
+        function = each(function)
+    return function
+
+
+def range_of(options: dict[str, Any]) -> Range:
+    """The range that the options name. Raises UsageError."""
+    return Range(
+        None if options["partitions"] is None else tuple(numbers(options["partitions"], "--partition")),
+        options["start_offset"], options["end_offset"],
+        None if options["start_time"] is None else time_ms(options["start_time"], "--start-time"),
+        None if options["end_time"] is None else time_ms(options["end_time"], "--end-time"),
+        options["isolation_level"],
+    )  # fmt: skip
+
+
+def topics_of(log: Log, options: dict[str, Any]) -> list[str]:
+    """The named topics, or those that match; all without both. Raises UnknownTopicOrPartitionError if none matches."""
+    named = [*options.get("topics", ()), *options["topic"]]
+    if named and options["include"] is not None:
+        raise click.UsageError("give topics, or --include with a regular expression")
+    found = list(dict.fromkeys(named)) or matching(log.topics(), options["include"], "--include")
+    if not found and options["include"] is not None:
+        raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {options['include']!r}", path=log.path)
+    return found

@@ -1,0 +1,123 @@
+"""Searches pieces of topics, in this process or on all cores, and returns the lines of the matches in the order of the log.
+
+SEARCHJOB-1  a worker is a forked process that opens the log read-only itself; it is started only if each has much to read
+SEARCHJOB-2  at most two pieces a worker are searched ahead, so that memory is bounded if the reader of the output is slow
+SEARCHJOB-3  the parent alone is interrupted by Ctrl-C; workers end after their piece
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import NamedTuple, TypeAlias
+
+import embedlog
+from embedlog import IsolationLevel, Log
+from embedlog.cli.record_format import Formatter, envelope, formatted
+
+PIECE_BYTES = 32 << 20
+WORKER_BYTES = 128 << 20  # for each worker; a start costs about as much as the search of so many bytes
+
+
+class Piece(NamedTuple):
+    """Offsets of a partition."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+Result: TypeAlias = tuple[Piece, int, list[bytes]]  # the number of matches, and their lines
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is searched, and how a match is printed. It can be pickled."""
+
+    directories: tuple[str, ...]
+    pattern: bytes | re.Pattern[bytes] | re.Pattern[str]
+    columns: tuple[str, ...]
+    invert: bool
+    start_ms: int | None
+    end_ms: int | None
+    isolation_level: IsolationLevel
+    counts_only: bool
+    layout: str | None  # a kcat format; None is the JSON envelope
+    null: bytes = b""
+
+    def run(self, log: Log, piece: Piece, limit: int | None) -> tuple[int, list[bytes]]:
+        """The number of matches, and their lines, up to a limit."""
+        scan = log.scan(
+            piece.topic, partitions=piece.partition, start_offset=piece.start_offset, end_offset=piece.end_offset,
+            start_time=self.start_ms, end_time=self.end_ms, isolation_level=self.isolation_level,
+        )  # fmt: skip
+        found = scan.search(self.pattern, columns=self.columns, invert=self.invert)
+        if self.counts_only and limit is None:
+            return found.count(), []
+        layout = self._formatter()
+        lines = []
+        for record in found:
+            lines.append(b"" if self.counts_only else layout(record))
+            if len(lines) == limit:
+                break
+        return len(lines), [] if self.counts_only else lines
+
+    def _formatter(self) -> Formatter:
+        return envelope if self.layout is None else formatted(self.layout, self.null)
+
+
+def worker_count(pieces: Sequence[Piece], most: int) -> int:
+    """The number of processes that are worth their start; 1 is this process."""
+    return max(1, min(most, sum(piece.size_bytes for piece in pieces) // WORKER_BYTES, len(pieces)))
+
+
+def search(log: Log, query: Query, pieces: Sequence[Piece], limit: int | None) -> Generator[Result, None, None]:
+    """The result of each piece, in their order. `limit` bounds the matches of a piece."""
+    for piece in pieces:
+        yield (piece, *query.run(log, piece, limit))
+
+
+def search_with_workers(query: Query, pieces: Sequence[Piece], limit: int | None, workers: int) -> Generator[Result, None, None]:
+    """The same by forked processes. REQUIRES that this process has no open log."""
+    running: deque[tuple[Piece, Future[tuple[int, list[bytes]]]]] = deque()
+    pool = ProcessPoolExecutor(workers, get_context("fork"), _start_worker, (query,))
+    try:
+        for piece in pieces:
+            running.append((piece, pool.submit(_work, piece, limit)))
+            if len(running) >= 2 * workers:
+                first, future = running.popleft()
+                yield (first, *future.result())
+        while running:
+            first, future = running.popleft()
+            yield (first, *future.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+# ---- workers -------------------------------------------------------------------------------------
+
+_open: list[tuple[Query, Log]] = []  # of this worker; one entry after its start
+
+
+def _start_worker(query: Query) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    places = list(query.directories)
+    _open.append((query, embedlog.open(places[0] if len(places) == 1 else places, read_only=True)))
+
+
+def _work(piece: Piece, limit: int | None) -> tuple[int, list[bytes]]:
+    query, log = _open[0]
+    return query.run(log, piece, limit)

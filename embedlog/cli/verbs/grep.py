@@ -1,0 +1,137 @@
+"""Contains the verb `grep`: records whose key, value or headers match a pattern.
+
+GREP-1  exit statuses are those of grep: 0 found, 1 none, 2 an error
+GREP-2  an ASCII expression is applied to bytes; one with other characters is applied to decoded text
+GREP-3  the order of the output is that of the topics, partitions and offsets, with any number of workers
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import closing
+from typing import Any
+
+import click
+
+from embedlog import EmbedlogError
+from embedlog.cli.arguments import topic_names
+from embedlog.cli.invocation import current, directories, open_log, verb
+from embedlog.cli.output import document
+from embedlog.cli.progress import progress
+from embedlog.cli.ranges import Range, range_of, range_options, topics_of
+from embedlog.cli.record_format import as_bytes
+from embedlog.cli.search_jobs import (
+    PIECE_BYTES,
+    Piece,
+    Query,
+    Result,
+    cores,
+    search,
+    search_with_workers,
+    worker_count,
+)
+
+LAYOUT = "%t\\t%p\\t%o\\t%T\\t%k\\t%s\\n"
+ERROR = 2
+
+
+@verb()
+@click.argument("pattern")
+@click.argument("topics", nargs=-1, shell_complete=topic_names)
+@range_options
+@click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is literal text.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Match letters in any case.")
+@click.option("-k", "--keys", is_flag=True, help="Search keys.")
+@click.option("-V", "--values", is_flag=True, help="Search values; keys and values are searched without -k, -V and -H.")
+@click.option("-H", "--headers", is_flag=True, help="Search names and values of headers.")
+@click.option("-v", "--invert-match", "invert", is_flag=True, help="Print the records that do not match.")
+@click.option("-c", "--count", "counts_only", is_flag=True, help="Print the number of matches of each partition.")
+@click.option("-m", "--max-count", "limit", type=click.IntRange(min=1), help="Stop after this many matches.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; stop at the first match.")
+@click.option("-f", "--format", "layout", metavar="FORMAT", help="As in cat; %t, %p, %o, %T, %k, %s with tabs if not given.")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; as many as processors if not given.")
+def grep(**options: Any) -> int:
+    """Print the records of TOPICS (all if none is given) that match PATTERN, a regular expression of Python.
+
+    Output: topic, partition, offset, timestamp, key, value. Exit status: 0 found, 1 none, 2 an error.
+    JSON lines: {"topic", "partition", "offset", "tstype", "ts", "headers", "key", "payload"}; with -c a list of {"topic",
+    "partition", "count"}.
+    """
+    try:
+        return 0 if _grep(options) else 1
+    except BrokenPipeError:
+        raise
+    except (EmbedlogError, OSError, BrokenExecutor) as error:
+        if current().debug:
+            traceback.print_exc()
+        sys.stderr.write(f"embedlog: {error}\n")
+        return ERROR
+
+
+def _pattern(options: dict[str, Any]) -> bytes | re.Pattern[bytes] | re.Pattern[str]:
+    given: str = options["pattern"]
+    if options["fixed"] and not (options["ignore_case"] and not given.isascii()):
+        return re.compile(re.escape(as_bytes(given)), re.IGNORECASE) if options["ignore_case"] else as_bytes(given)
+    text = re.escape(given) if options["fixed"] else given
+    flags = re.IGNORECASE if options["ignore_case"] else re.NOFLAG
+    try:
+        return re.compile(text.encode("ascii"), flags) if text.isascii() else re.compile(text, flags)
+    except (re.error, OverflowError, RecursionError) as problem:
+        raise click.UsageError(f"PATTERN: not a regular expression: {problem}") from None
+
+
+def _grep(options: dict[str, Any]) -> int:
+    """Print the matches; returns their number."""
+    span = range_of(options)
+    query = _query(span, options)
+    limit = 1 if options["quiet"] else options["limit"]
+    with open_log() as log:
+        scans = [span.scan(log, topic) for topic in topics_of(log, options)]
+        pieces = [Piece(scan.topic, *each) for scan in scans for each in scan.splits(PIECE_BYTES)]
+        counts = {(scan.topic, number): 0 for scan in scans for number in scan.bounds}
+        workers = worker_count(pieces, options["jobs"] or cores())
+        if workers == 1:
+            _print_lines(search(log, query, pieces, limit), pieces, limit, counts)
+    if workers > 1:
+        _print_lines(search_with_workers(query, pieces, limit, workers), pieces, limit, counts)
+    if options["counts_only"] and not options["quiet"]:
+        _print_counts(counts)
+    return sum(counts.values())
+
+
+def _query(span: Range, options: dict[str, Any]) -> Query:
+    chosen = {"key": options["keys"], "value": options["values"], "headers": options["headers"]}
+    return Query(
+        tuple(directories()), _pattern(options), tuple(name for name, given in chosen.items() if given) or ("key", "value"),
+        options["invert"], span.start_ms, span.end_ms, span.isolation_level, options["counts_only"] or options["quiet"],
+        None if current().json else options["layout"] or LAYOUT, b"null" if options["layout"] is None else b"",
+    )  # fmt: skip
+
+
+def _print_lines(
+    results: Generator[Result, None, None], pieces: Sequence[Piece], limit: int | None, counts: dict[tuple[str, int], int]
+) -> None:
+    """Print lines up to the limit, and add their numbers to `counts`."""
+    total, done, size = 0, 0, sum(piece.size_bytes for piece in pieces)
+    with progress(lines=True) as advance, closing(results):
+        for piece, count, lines in results:
+            taken = count if limit is None else min(count, limit - total)
+            sys.stdout.buffer.write(b"".join(lines[:taken]))
+            sys.stdout.buffer.flush()
+            counts[piece.topic, piece.partition] += taken
+            total, done = total + taken, done + piece.size_bytes
+            advance(done, size)
+            if total == limit:
+                return
+
+
+def _print_counts(counts: dict[tuple[str, int], int]) -> None:
+    if current().json:
+        document([{"topic": topic, "partition": number, "count": count} for (topic, number), count in counts.items()])
+        return
+    for (topic, number), count in counts.items():
+        click.echo(f"{topic}\t{number}\t{count}")

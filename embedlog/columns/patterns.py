@@ -1,0 +1,181 @@
+"""Searches rows of columns for a byte string or a regular expression.
+
+PATTERN-1  a regular expression is applied to each row alone: `^` and `$` are the ends of a row, and no match crosses rows
+PATTERN-2  bytes that every match contains are searched first, in whole buffers. They exclude a chunk before it is decoded,
+    and rows before the expression is applied
+PATTERN-3  an expression of a bounded width, without conditions on its surroundings, is applied to the whole buffer. A match
+    there is only a candidate, because it may cross the end of its row
+PATTERN-4  a null row matches nothing; an expression for text is applied to rows decoded as UTF-8 with replacement characters
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import search
+from embedlog.errors import ConfigError
+from embedlog.format.record_columns import BytesColumn
+
+SearchPattern: TypeAlias = "bytes | re.Pattern[bytes] | re.Pattern[str]"
+
+WIDTH_MAX = 256  # of expressions that are applied to whole buffers: each attempt reads at most so many bytes
+
+_PARTS = (
+    "LITERAL",
+    "NOT_LITERAL",
+    "ANY",
+    "IN",
+    "BRANCH",
+    "SUBPATTERN",
+    "MAX_REPEAT",
+    "MIN_REPEAT",
+    "RANGE",
+    "CATEGORY",
+    "NEGATE",
+)
+
+_UNSTABLE = frozenset((0xFFFD, *range(0xD800, 0xE000)))  # characters of a decoded row that other bytes may be
+
+
+class Needle(NamedTuple):
+    """Bytes that every match contains. `fold`: ASCII letters in any case; `whole`: nothing else is required."""
+
+    text: bytes
+    fold: bool
+    whole: bool
+
+
+class Matcher:
+    """One pattern, prepared for the search of many columns. Raises ConfigError for another type of pattern."""
+
+    def __init__(self, pattern: SearchPattern) -> None:
+        self._expression: re.Pattern[Any] | None = None
+        self._is_bounded = False
+        if isinstance(pattern, bytes):
+            self.needle: Needle | None = Needle(pattern, False, True) if pattern else None
+            return
+        if not isinstance(pattern, re.Pattern):
+            raise ConfigError("pattern", expected="bytes, or a compiled regular expression", found=repr(pattern)[:100])
+        self._expression = pattern
+        self.needle = None
+        facts = _Facts.of(pattern)
+        if facts is not None:
+            self.needle = facts.needle
+            self._is_bounded = facts.is_bounded
+
+    def may_match(self, data: Any) -> bool:
+        """Whether rows inside of this buffer may match."""
+        return self.needle is None or search.find(data, self.needle.text, self.needle.fold) >= 0
+
+    def rows(self, column: BytesColumn) -> NDArray[np.bool_]:
+        """The rows that match. REQUIRES a column that starts at bit 0 of its validity."""
+        found = np.zeros(len(column), np.bool_)
+        if self.needle is not None:
+            count = search.mark_rows(column.data, column.offsets.astype(np.int32, copy=False), *self.needle[:2], found)
+            if count and not self.needle.whole:
+                self._keep_matches(column, found)
+            return found
+        if self._expression is not None and self._is_bounded:
+            self._mark_bounded(column, found)
+            return found
+        found[:] = True
+        if column.validity is not None:
+            found &= np.unpackbits(column.validity, bitorder="little", count=len(column)).astype(np.bool_)
+        if self._expression is not None:
+            self._keep_matches(column, found)
+        return found
+
+    def _keep_matches(self, column: BytesColumn, found: NDArray[np.bool_]) -> None:
+        """Unmark the rows that the expression does not match."""
+        assert self._expression is not None
+        apply, data, offsets = self._expression.search, column.data.data, column.offsets
+        is_text = isinstance(self._expression.pattern, str)
+        rows = np.flatnonzero(found)
+        for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
+            piece: Any = str(data[start:end], "utf-8", "replace") if is_text else data[start:end]
+            if apply(piece) is None:
+                found[row] = False
+
+    def _mark_bounded(self, column: BytesColumn, found: NDArray[np.bool_]) -> None:
+        """Mark rows by one expression over the whole buffer (PATTERN-3)."""
+        assert self._expression is not None
+        apply, offsets = self._expression.search, column.offsets
+        data, end = column.data.data, int(offsets[-1])
+        place = int(offsets[0])
+        while (match := apply(data, place, end)) is not None:
+            row = int(offsets.searchsorted(match.start(), "right")) - 1
+            start, place = int(offsets[row]), int(offsets[row + 1])
+            found[row] = match.end() <= place or apply(data[start:place]) is not None
+
+
+class _Facts(NamedTuple):
+    """What is known of an expression."""
+
+    needle: Needle | None
+    is_bounded: bool
+
+    @classmethod
+    def of(cls, pattern: re.Pattern[Any]) -> _Facts | None:
+        """None if nothing is known: this Python has another parser of expressions."""
+        try:
+            parse = import_module("re._parser").parse
+            tree = parse(pattern.pattern, pattern.flags)
+            low, high = tree.getwidth()
+        except (ImportError, AttributeError):
+            return None
+        is_text = isinstance(pattern.pattern, str)
+        bounded = not is_text and low > 0 and high <= WIDTH_MAX and _is_free(tree)
+        ignores_case = bool(pattern.flags & re.IGNORECASE)
+        if pattern.flags & re.LOCALE or (is_text and ignores_case):
+            return cls(None, bounded and not pattern.flags & re.LOCALE)
+        runs: list[list[int]] = [[]]
+        whole = _collect(tree, runs, _UNSTABLE if is_text else frozenset())
+        texts = ["".join(map(chr, run)).encode() if is_text else bytes(run) for run in runs if run]
+        if not texts:
+            return cls(None, bounded)
+        longest = max(texts, key=len)
+        return cls(Needle(longest.lower() if ignores_case else longest, ignores_case, whole), bounded)
+
+
+def _collect(tree: Iterable[tuple[Any, Any]], runs: list[list[int]], excluded: frozenset[int]) -> bool:
+    """Append the characters that follow each other in every match. Returns whether they are the whole expression."""
+    whole = True
+    for code, argument in tree:
+        name = str(code)
+        if name == "LITERAL" and argument not in excluded:
+            runs[-1].append(argument)
+        elif name == "SUBPATTERN" and not argument[1] and not argument[2]:
+            whole &= _collect(argument[3], runs, excluded)
+        elif name == "AT":
+            whole = False
+        else:
+            whole = False
+            runs.append([])
+            if name.endswith("_REPEAT") and argument[0] >= 1:
+                _collect(argument[2], runs, excluded)
+                runs.append([])
+    return whole
+
+
+def _is_free(tree: Iterable[tuple[Any, Any]]) -> bool:
+    """Whether a match depends only on its own bytes, and a match in a part of a buffer is one in the whole buffer."""
+    for code, argument in tree:
+        name = str(code)
+        if name not in _PARTS:
+            return False
+        inner: list[Any] = []
+        if name == "BRANCH":
+            inner = list(argument[1])
+        elif name == "SUBPATTERN":
+            inner = [argument[3]]
+        elif name.endswith("_REPEAT"):
+            inner = [argument[2]]
+        if not all(_is_free(each) for each in inner):
+            return False
+    return True
