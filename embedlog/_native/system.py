@@ -362,6 +362,10 @@ class Writer:
             count = len(numbers)
             return int(lib.el_append(self.raw, view + start, len(view) - start, numbers, count, known, deadline_ns, self.out))
 
+    def use_count(self) -> int:
+        """A number that changes with each append through this object."""
+        return int(self.raw.appended_records) + int(self.raw.copied_bytes)
+
     @property
     def addresses(self) -> tuple[int, int]:
         """Addresses of el_append and of its first argument, for the other extension; valid as long as this object."""

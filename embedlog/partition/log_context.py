@@ -172,8 +172,8 @@ class Holder(Protocol):
     def release(self) -> bool:
         """Close them; False if they are in use."""
 
-    def seen_end(self) -> int:
-        """The log end, which moves with use; -1 if it is not known."""
+    def use_count(self) -> int:
+        """A number that changes with each append by this process. Reading it costs less than a page."""
 
 
 class KeptDescriptors:
@@ -182,35 +182,24 @@ class KeptDescriptors:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._mutex = threading.Lock()
-        self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()  # with the log end at the last check
+        self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()  # with the count of uses at the last check
 
     def opened(self, holder: Holder) -> None:
         with self._mutex:
-            self._open[id(holder)] = (holder, holder.seen_end())
+            self._open[id(holder)] = (holder, holder.use_count())
             idle = self._idle(holder)
         for each in idle:
             if each.release():
                 self.closed(each)
 
     def _idle(self, holder: Holder) -> list[Holder]:
-        """The longest unused beyond the limit. A caller may append without `used`: the log end has moved then.
-
-        Each holder is asked once at most, from the longest unused on. If all of them were used, the first of them go.
-        """
-        found, used = list[Holder](), list[Holder]()
-        excess = len(self._open) - self._limit
-        for key, (each, end) in list(self._open.items()) if excess > 0 else ():
-            if len(found) == excess:
-                break
-            if each is holder:
-                continue
-            if (now := each.seen_end()) == end:
-                found.append(each)
-                continue
-            used.append(each)
-            self._open[key] = (each, now)
-            self._open.move_to_end(key)
-        return found + used[: max(0, excess - len(found))]
+        """The longest unused beyond the limit. A caller may append without `used`: the count of uses has moved then."""
+        for key, (each, count) in list(self._open.items()):
+            if (now := each.use_count()) != count:
+                self._open[key] = (each, now)
+                self._open.move_to_end(key)
+        others = [each for each, _ in self._open.values() if each is not holder]
+        return others[: max(0, len(self._open) - self._limit)]
 
     def used(self, holder: Holder) -> None:
         with self._mutex:

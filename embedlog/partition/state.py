@@ -331,12 +331,6 @@ class PartitionState:
         if mapped is not None and mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
-    def seen_end(self) -> int:
-        """The log end that the mapped control page has, -1 if there is none."""
-        mapped = self.page_file
-        now = mapped.page.read() if mapped is not None else None
-        return -1 if now is None else now.log_end
-
     def read_page(self) -> Published:
         """The published tuple under the append lock. Raises StorageError if the control page is damaged."""
         now = self.page.read()

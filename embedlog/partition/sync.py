@@ -80,8 +80,9 @@ class Syncer:
             self._release_all()
             return True
 
-    def seen_end(self) -> int:
-        return self._state.seen_end()
+    def use_count(self) -> int:
+        writer = self._state.writer
+        return -1 if writer is None else writer.use_count()
 
     def close(self) -> None:
         """Close the descriptors, after a sync in progress: another file may get the number of a closed one."""

@@ -147,5 +147,6 @@ class AppendWriter:
             except RuntimeError:
                 pass  # it was never taken
 
-    def seen_end(self) -> int:
-        return self._state.seen_end()
+    def use_count(self) -> int:
+        writer = self._state.writer
+        return -1 if writer is None else writer.use_count()
