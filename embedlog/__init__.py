@@ -97,6 +97,7 @@ from embedlog.replica_description import (
     ReplicasDescription,
     ReplicatedPartitionDescription,
 )
+from embedlog.storage.process_list import LockDescription, ProcessDescription, WaitDescription, processes
 from embedlog.types import (
     GroupDescription,
     GroupMetadata,
@@ -171,6 +172,7 @@ __all__ = [
     "IsolationLevel",
     "LeaderNotAvailableError",
     "ListenerError",
+    "LockDescription",
     "LockTimeoutError",
     "Log",
     "LogOptions",
@@ -192,6 +194,7 @@ __all__ = [
     "PartitionDescription",
     "PolicyViolationError",
     "PreferredLeaderNotAvailableError",
+    "ProcessDescription",
     "Producer",
     "ProducerOptions",
     "ProducerRecord",
@@ -227,11 +230,13 @@ __all__ = [
     "UnsupportedFilesystemError",
     "UnsupportedFormatError",
     "UnsupportedPlatformError",
+    "WaitDescription",
     "WakeupError",
     "__version__",
     "assignors",
     "open",
     "partitioners",
+    "processes",
     "serializers",
 ]
 

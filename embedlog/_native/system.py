@@ -209,11 +209,17 @@ class Page:
 
 
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
+DATA_WORD, LOCK_WORD, NOTICE_WORD = lib.EL_DATA_WORD, lib.EL_LOCK_WORD, lib.EL_NOTICE_WORD  # of `page_word_kind`
 NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
 DIRECTORIES_MAX: Final[int] = lib.EL_DIRECTORIES_MAX
 NOT_FOLLOWED: Final = -1  # the wait ignores the topics
 MAIN_THREAD_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
 OTHER_THREAD_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
+
+
+def page_word_kind(position: int) -> int:
+    """The kind of futex word at this byte of a control page."""
+    return int(lib.el_page_word_kind(position))
 
 
 def _moved(directories: Sequence[tuple[Page, int]], notices: Sequence[tuple[Page, int]]) -> bool:

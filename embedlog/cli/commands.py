@@ -31,6 +31,7 @@ VERBS = {
     "replicas": ("replicas", "Print leaders, ISRs and lags, compare and repair replicas (kafka-replica-verification)."),
     "tail": ("consume", "Print the last records of a topic, and follow it."),
     "transactions": ("transactions", "List, describe and abort transactions (kafka-transactions)."),
+    "who": ("processes", "List the processes that have the directory open, with their locks and waits."),
     "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
 }
 SCRIPTS = {
@@ -67,8 +68,7 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in VERBS:
             module = import_module(f"embedlog.cli.verbs.{VERBS[cmd_name][0]}")
-            found: click.Command = getattr(module, cmd_name.replace("-", "_"))
-            return found
+            return next(each for each in vars(module).values() if isinstance(each, click.Command) and each.name == cmd_name)
         script = cmd_name.removesuffix(".sh")
         if script in NOT_NEEDED:
             raise click.UsageError(f"{script} is not needed: {NOT_NEEDED[script]}")

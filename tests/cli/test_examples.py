@@ -28,7 +28,7 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["reassign", "--list"],
     ["transactions", "--json"],
 )
-ELSEWHERE = {"backup", "elect"}  # test_replicas.py: they need a place for the copy, and a set of directories
+ELSEWHERE = {"backup", "elect", "who"}  # test_replicas.py, test_processes.py: they need a copy, a set, and an open log
 
 
 def commands() -> Iterator[tuple[str, bytes, list[str]]]:

@@ -174,3 +174,10 @@ int32_t el_wake(uint32_t *wake) {
     el_futex_wake(word, INT32_MAX);
     return EL_OK;
 }
+
+int32_t el_page_word_kind(int64_t position) {
+    return position == (int64_t)offsetof(el_page, data_word)     ? EL_DATA_WORD
+           : position == (int64_t)offsetof(el_page, lock_word)   ? EL_LOCK_WORD
+           : position == (int64_t)offsetof(el_page, notice_word) ? EL_NOTICE_WORD
+                                                                 : EL_OTHER_WORD;
+}
