@@ -26,7 +26,7 @@ INCLUDES = {
     "log": {"log", "codec", "system", "api", "testing"},
     "objects": {"objects", "codec", "api"},
 }
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-O1", "-g", "-fsanitize=address,undefined"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-O0", "-g", "-fsanitize=address,undefined"]
 
 
 def test_the_core_checks_itself(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ all of them, with every mutant, have the marker `faults`.
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
@@ -34,10 +35,11 @@ def states_of(report: str) -> int:
     return int(found[1].replace(",", ""))
 
 
-def test_no_interleaving_of_the_small_scenarios_breaks_an_invariant() -> None:
-    report = check("--fast", timeout_s=110)
+def test_no_interleaving_of_the_small_scenarios_breaks_an_invariant(rng: random.Random) -> None:
+    """Half of the scenarios and mutants; `test-faults` runs all."""
+    report = check("--fast", "--piece", f"{rng.randrange(2)}/2", timeout_s=110)
     add_counts("models", states=states_of(report), surprises=0)
-    assert states_of(report) > 100_000
+    assert states_of(report) > 50_000
     assert "0 surprises" in report
 
 

@@ -27,9 +27,11 @@ def test_a_leader_returns_nothing_before_the_start_of_its_epoch_is_committed(tmp
         assert read(process) == 1
         assert process.published(2).high_watermark == process.published(3).high_watermark == 0  # one append late
         process.disks[1].broken = process.disks[3].broken = True
+        within_ms, process.partition._timeout_ms = process.partition._timeout_ms, 500
         for call in (process.partition.bounds, lambda: read(process)):
             with pytest.raises(LeaderNotAvailableError, match="start of its epoch"):
                 call()
+        process.partition._timeout_ms = within_ms
         assert decisions.partition.leader == 2
         process.disks[3].broken = False
         process.forgive()

@@ -158,12 +158,14 @@ def outcome(work: Callable[[], object], nth: int, kinds: Sequence[str] = CALLS, 
     return found
 
 
-def each_kill(root: Path, workspace: Path, work: Callable[[Path], object], name: str = "") -> Iterator[Path]:
+def each_kill(
+    root: Path, workspace: Path, work: Callable[[Path], object], name: str = "", *, first: int = 1, step: int = 1
+) -> Iterator[Path]:
     """For each call of the work: a copy of the directories in which a process was killed before that call."""
-    for nth in range(1, CALLS_MAX):
+    for nth in range(first, CALLS_MAX, step):
         here = Path(shutil.copytree(root, workspace / str(nth)))
         if not killed(lambda here=here: work(here), nth, name=name):  # type: ignore[misc]
-            assert nth > 1
+            assert nth > first
             return
         yield here
     raise AssertionError("the work does not end")

@@ -77,36 +77,34 @@ def of_document(path: Path, *, code: bool = True) -> Prose:
 
 
 @cache
-def of_python(path: Path) -> tuple[Prose, ...]:
-    """Docstrings and comments of a Python module."""
-    return tuple(_of_python(path))
-
-
-def _of_python(path: Path) -> Iterator[Prose]:
-    source = path.read_text()
+def _of_python(path: Path) -> tuple[tuple[Prose, ...], tuple[Prose, ...]]:
+    """Docstrings and comments of a Python module, and its messages: strings with words that are neither names nor docstrings."""
+    source, docstrings, strings = path.read_text(), list[ast.Constant](), list[ast.Constant]()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and " " in node.value:
+                strings.append(node)
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-                yield Prose(path, first.lineno, first.value.value)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string):
-            yield Prose(path, token.start[0], token.string)
+                docstrings.append(first.value)
+    known = set(map(id, docstrings))
+    comments = (
+        Prose(path, token.start[0], token.string)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string)
+    )
+    texts = (*(_prose(path, node) for node in docstrings), *comments)
+    return texts, tuple(_prose(path, node) for node in strings if id(node) not in known)
 
 
-def messages_of_python(path: Path) -> Iterator[Prose]:
-    """Strings of a Python module that contain words: messages, not names and not docstrings."""
-    tree = ast.parse(path.read_text())
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and " " in node.value:
-            yield Prose(path, node.lineno, node.value)
+def _prose(path: Path, node: ast.Constant) -> Prose:
+    return Prose(path, node.lineno, str(node.value))
+
+
+def of_python(path: Path) -> tuple[Prose, ...]:
+    """Docstrings and comments of a Python module."""
+    return _of_python(path)[0]
 
 
 def names(path: Path) -> Iterator[tuple[str, int]]:
@@ -135,7 +133,7 @@ def of_code(path: Path, *, messages: bool = False) -> Iterator[Prose]:
     if path.suffix in (".py", ".pyi"):
         yield from of_python(path)
         if messages:
-            yield from messages_of_python(path)
+            yield from _of_python(path)[1]
     else:
         yield from of_c(path)
 
