@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from embedlog.display.tables import line, table
+from embedlog.display.tables import counted, line, table
 
 __all__ = [
     "DecisionDescription",
@@ -164,6 +164,11 @@ class ReplicasDescription:
         found: dict[str, Any] = asdict(self)
         return {**found, "warnings": list(self.warnings)}
 
+    def __repr__(self) -> str:
+        directories, partitions = _directories(self), counted(len(self.partitions), "partition")
+        warnings = f", {counted(len(self.warnings), 'warning')}" if self.warnings else ""
+        return f"<embedlog.ReplicasDescription: {directories}, {partitions}{warnings}>"
+
     def __str__(self) -> str:
         return "\n\n".join(f"{title}\n{_text(head, rows)}" if rows else title for title, head, rows in _tables(self))
 
@@ -191,7 +196,7 @@ def _warnings(found: ReplicasDescription) -> Iterator[str]:
     }
     for what, count in counts.items():
         if count:
-            yield f"{_count(count, 'partition', 'partitions')} {what}"
+            yield f"{counted(count, 'partition')} {what}"
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -204,7 +209,7 @@ def _tables(found: ReplicasDescription) -> Iterator[Table]:
     decides = "a majority answers" if found.can_decide else "NO majority answers"
     term = "" if found.term < 0 else f"; term {found.term}, voters {_nodes(found.voters)}, {decides}"
     yield (
-        f"{_count(len(found.directories), 'directory', 'directories')}{term}",
+        f"{_directories(found)}{term}",
         _DIRECTORY_HEAD,
         [_directory_row(each) for each in found.directories],
     )
@@ -213,7 +218,7 @@ def _tables(found: ReplicasDescription) -> Iterator[Table]:
     shown = found.partitions[:PARTITIONS_SHOWN]
     more = "" if len(shown) == len(found.partitions) else f", the first {len(shown)} of them"
     yield (
-        f"{_count(len(found.partitions), 'partition', 'partitions')}{more}",
+        f"{counted(len(found.partitions), 'partition')}{more}",
         _PARTITION_HEAD,
         [row for each in shown for row in _partition_rows(each)],
     )
@@ -277,8 +282,8 @@ def _text(head: Sequence[str], rows: list[list[str]]) -> str:
     return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in every)
 
 
-def _count(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
+def _directories(found: ReplicasDescription) -> str:
+    return "1 directory" if len(found.directories) == 1 else f"{len(found.directories)} directories"
 
 
 def _nodes(nodes: Iterable[int]) -> str:

@@ -317,6 +317,12 @@ class TopicDescription:
     def partition_count(self) -> int:
         return len(self.partitions)
 
+    def __repr__(self) -> str:
+        offsets = sum(each.high_watermark - each.log_start_offset for each in self.partitions)
+        size = sum(each.size_bytes for each in self.partitions)
+        count = tables.counted(self.partition_count, "partition")
+        return f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
+
     def _repr_html_(self) -> str:
         head = ("partition", "start", "end", "high watermark", "last stable", "epoch", "bytes", "path")
         rows = [
@@ -427,6 +433,10 @@ class GroupDescription:
     def lag(self) -> int:
         """The sum of the lags that are known."""
         return sum(each.lag for each in self.partitions if each.lag is not None)
+
+    def __repr__(self) -> str:
+        counts = f"{tables.counted(len(self.members), 'member')}, {tables.counted(len(self.partitions), 'partition')}"
+        return f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, lag {self.lag}>"
 
     def _repr_html_(self) -> str:
         head = ("topic", "partition", "committed", "end", "lag", "member")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
 SHOWN = 10  # records in a notebook
+BOUNDS_SHOWN = 5  # partitions in the repr
 
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
@@ -142,7 +143,9 @@ class Scan:
         return [piece for pieces in found for piece in pieces]
 
     def __repr__(self) -> str:
-        return f"Scan({self.topic!r}, bounds={self._bounds}, columns={list(self.columns)})"
+        shown = dict(islice(self._bounds.items(), BOUNDS_SHOWN))
+        more = f" (the first {BOUNDS_SHOWN} of {len(self._bounds)})" if len(self._bounds) > BOUNDS_SHOWN else ""
+        return f"Scan({self.topic!r}, bounds={shown}{more}, columns={list(self.columns)})"
 
     # ---- objects ----
 

@@ -6,7 +6,7 @@ TABLES-1  every text is input: it is escaped, made one line of printable charact
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 CELL_MAX: Final = 200
@@ -32,6 +32,11 @@ def _decoded(data: bytes) -> str:
         return f"0x{data[:CELL_MAX].hex()}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table; one without a head is a list."""
 
@@ -47,3 +52,9 @@ def shortened(title: str, head: Sequence[str], rows: Sequence[Sequence[object]])
     """An HTML table of any values, with the first rows only."""
     more = f", the first {ROWS_SHOWN} of {len(rows)}" if len(rows) > ROWS_SHOWN else ""
     return table(shown(title) + more, head, [[shown(cell) for cell in row] for row in rows[:ROWS_SHOWN]])
+
+
+def record(fields: Mapping[str, object]) -> str:
+    """An HTML table of the fields of one record."""
+    title = f"record {fields['offset']} of {fields['topic']}-{fields['partition']}"
+    return shortened(title, ("field", "value"), list(fields.items()))

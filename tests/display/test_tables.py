@@ -71,3 +71,62 @@ def test_a_scan_has_a_head_and_a_number_of_rows(tmp_path: Path) -> None:
         assert frame["value"].to_list() == [b"%d" % number for number in range(12)]
         with pytest.raises(embedlog.ConfigError):
             scan.head(-1)
+
+
+def test_a_record_is_a_dict_and_a_table() -> None:
+    made = embedlog.Record("t", 1, 2, 3, 0, None, HOSTILE.encode(), (("name", None),), 7)
+    fields = made._asdict()
+    assert list(fields) == [
+        "topic", "partition", "offset", "timestamp_ms", "timestamp_type", "key", "value", "headers", "leader_epoch",
+    ]  # fmt: skip
+    assert embedlog.Record(**fields) == made
+    assert all(fields[name] == getattr(made, name) for name in fields)
+    shown = made._repr_html_()
+    assert "<caption>record 2 of t-1</caption>" in shown
+    assert "<td>key</td><td>null</td>" in shown
+    assert "<td>value</td><td>&lt;script&gt;" in shown
+    assert "<script" not in shown
+
+
+def test_a_deserialized_record_is_a_dict_and_a_table() -> None:
+    value = {"n": [1]}
+    made = embedlog.Record("t", 0, 0, 0, 0, 5, value)
+    assert made._asdict()["value"] is value
+    assert "<td>value</td><td>{&#x27;n&#x27;: [1]}</td>" in made._repr_html_()
+
+
+def test_records_convert_to_a_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        log.create_topic("t")
+        with log.producer() as producer:
+            producer.send_batch("t", [b"0", None, b"2"])
+        frame = pandas.DataFrame(record._asdict() for record in log.scan("t").records())
+        assert frame["offset"].tolist() == [0, 1, 2]
+        assert frame["value"].tolist() == [b"0", None, b"2"]
+        assert log.scan("t", columns=["offset", "value"]).to_pandas()["offset"].tolist() == [0, 1, 2]
+
+
+def test_a_long_key_or_value_is_shortened_in_the_repr_of_a_record() -> None:
+    def shown(key: object, value: object) -> str:
+        return repr(embedlog.Record("t", 0, 0, 0, 0, key, value))
+
+    assert "key=b'k', value='v', headers=(), " in shown(b"k", "v")
+    assert f"key={bytes(200)!r}, value={'v' * 200!r}, " in shown(bytes(200), "v" * 200)
+    assert f"key={b'k' * 200!r}... (201 bytes), " in shown(b"k" * 201, None)
+    assert f"value={'é' * 200!r}... (1000 characters), " in shown(None, "é" * 1000)
+
+
+def test_descriptions_have_a_short_repr(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        log.create_topic("orders", 8)
+        with log.producer() as producer:
+            producer.send("orders", b"x", partition=6)
+        topic = log.describe_topic("orders")
+        size = topic.partitions[6].size_bytes
+        assert repr(topic) == f"<embedlog.TopicDescription 'orders': 8 partitions, 1 offsets, {size} bytes>"
+        assert repr(log.scan("orders")).startswith("Scan('orders', bounds={0: (0, 0), 1: (0, 0), ")
+        assert "4: (0, 0)} (the first 5 of 8), columns=" in repr(log.scan("orders"))
+        assert repr(log.replicas()) == "<embedlog.ReplicasDescription: 1 directory, 8 partitions>"
+    group = GroupDescription("g", "Empty", partitions=(GroupPartition("t", 1, OffsetAndMetadata(2), 5),))
+    assert repr(group) == "<embedlog.GroupDescription 'g': Empty, 0 members, 1 partition, lag 3>"

@@ -136,12 +136,51 @@ static PyObject *record_fields(const el_record *r) {
                          r->value, r->headers, r->leader_epoch);
 }
 
+/* Names of the fields in the order of `record_fields`. */
+static const char *const field_names[] = {"topic", "partition", "offset",  "timestamp_ms", "timestamp_type",
+                                          "key",   "value",     "headers", "leader_epoch"};
+
+static PyObject *record_asdict(PyObject *self, PyObject *unused) {
+    PyObject *values = record_fields((el_record *)self), *found = values ? PyDict_New() : NULL;
+    for (size_t at = 0; found && at < sizeof field_names / sizeof *field_names; at++)
+        if (PyDict_SetItemString(found, field_names[at], PyTuple_GetItem(values, (Py_ssize_t)at)) < 0) Py_CLEAR(found);
+    Py_XDECREF(values);
+    return found;
+}
+
+/* Only notebooks call it, so the module of the tables is imported here. */
+static PyObject *record_html(PyObject *self, PyObject *unused) {
+    PyObject *tables = PyImport_ImportModule("embedlog.display.tables"), *fields = tables ? record_asdict(self, NULL) : NULL;
+    PyObject *found = fields ? PyObject_CallMethod(tables, "record", "(O)", fields) : NULL;
+    Py_XDECREF(fields);
+    Py_XDECREF(tables);
+    return found;
+}
+
+enum { SHOWN_MAX = 200 }; /* bytes or characters of a key or value in the repr */
+
+/* The repr of a key or value. One that is too long is shown by its begin and its size. */
+static PyObject *short_repr(PyObject *object) {
+    int text = Py_IS_TYPE(object, &PyUnicode_Type);
+    Py_ssize_t size = text || Py_IS_TYPE(object, &PyBytes_Type) ? PyObject_Size(object) : 0;
+    if (size <= SHOWN_MAX) return PyObject_Repr(object);
+    PyObject *begin = PySequence_GetSlice(object, 0, SHOWN_MAX);
+    PyObject *found = begin ? PyUnicode_FromFormat("%R... (%zd %s)", begin, size, text ? "characters" : "bytes") : NULL;
+    Py_XDECREF(begin);
+    return found;
+}
+
 static PyObject *record_repr(PyObject *self) {
     el_record *r = (el_record *)self;
-    return PyUnicode_FromFormat("Record(topic=%R, partition=%d, offset=%lld, timestamp_ms=%lld, timestamp_type=%d, key=%R, value=%R, "
-                                "headers=%R, leader_epoch=%d)",
-                                r->topic, r->partition, (long long)r->offset, (long long)r->timestamp_ms, r->timestamp_type, r->key, r->value,
-                                r->headers, r->leader_epoch);
+    PyObject *key = short_repr(r->key), *value = key ? short_repr(r->value) : NULL, *found = NULL;
+    if (value)
+        found = PyUnicode_FromFormat("Record(topic=%R, partition=%d, offset=%lld, timestamp_ms=%lld, timestamp_type=%d, key=%U, value=%U, "
+                                     "headers=%R, leader_epoch=%d)",
+                                     r->topic, r->partition, (long long)r->offset, (long long)r->timestamp_ms, r->timestamp_type, key, value,
+                                     r->headers, r->leader_epoch);
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    return found;
 }
 
 static PyObject *record_compare(PyObject *self, PyObject *other, int op) {
@@ -181,6 +220,8 @@ static PyMemberDef record_members[] = {
 
 static PyMethodDef record_own_methods[] = {
     {"__reduce__", record_reduce, METH_NOARGS, "Arguments that create an equal record."},
+    {"_asdict", record_asdict, METH_NOARGS, "The fields as a dict, for DataFrames."},
+    {"_repr_html_", record_html, METH_NOARGS, "A table for notebooks."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Record[K, V]: for annotations."},
     {NULL},
 };
