@@ -21,6 +21,7 @@ VERBS = {
     "du": ("du", "Print the disk space of partitions (kafka-log-dirs)."),
     "groups": ("groups", "List, describe, reset and delete groups (kafka-consumer-groups)."),
     "elect": ("elect", "Elect leaders of partitions (kafka-leader-election)."),
+    "export": ("export", "Write topics to parquet, Arrow, JSON lines or CSV files."),
     "grep": ("grep", "Print the records that match a pattern."),
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
     "metrics": ("metrics", "Print metrics as a table, or for Prometheus."),

@@ -36,8 +36,8 @@ class Range:
         )  # fmt: skip
 
 
-def range_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of `topics_of` and `range_of`, before the others of a verb."""
+def range_options(isolation_level: IsolationLevel) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of `topics_of` and `range_of`, with the default of the isolation level."""
     options = (
         click.option("-t", "--topic", "topic", multiple=True, shell_complete=topic_names, metavar="TOPIC", help="A topic."),
         click.option("--include", metavar="REGEX", help="All topics that match."),
@@ -46,12 +46,16 @@ def range_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--end-offset", type=click.IntRange(min=0), help="The offset after the last."),
         click.option("--start-time", metavar="TIME", help="The first time: milliseconds, or an ISO 8601 date."),
         click.option("--end-time", metavar="TIME", help="The time after the last."),
-        click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
-                     help="read_uncommitted is the default."),
+        click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default=isolation_level,
+                     help=f"{isolation_level} is the default."),
     )  # fmt: skip
-    for each in reversed(options):
-        function = each(function)
-    return function
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed(options):
+            function = each(function)
+        return function
+
+    return decorated
 
 
 def range_of(options: dict[str, Any]) -> Range:

@@ -42,7 +42,7 @@ ERROR = 2
 @verb()
 @click.argument("pattern")
 @click.argument("topics", nargs=-1, shell_complete=topic_names)
-@range_options
+@range_options("read_uncommitted")
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is literal text.")
 @click.option("-i", "--ignore-case", is_flag=True, help="Match letters in any case.")
 @click.option("-k", "--keys", is_flag=True, help="Search keys.")
