@@ -4,6 +4,7 @@ SAMPLES-1  a meter is one counter: a monitoring system computes the rate. A time
 SAMPLES-2  a value that is not known is no sample
 SAMPLES-3  sums and their parts have different names, so that a sum over all labels counts nothing twice
 SAMPLES-4  the names of gauges and labels come from the library; only values of labels are input
+SAMPLES-5  `families` has every name that a sample can have, for systems that need the names before the first value
 """
 
 from __future__ import annotations
@@ -14,6 +15,39 @@ from typing import Any, Final, NamedTuple
 
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|-")
 _COUNTED: Final = re.compile(r"(PerSec|RateAndTimeMs)$")
+_PARTS: Final = ("Mean", "Max")  # of a timer
+
+_METERS: Final = ("BytesInPerSec", "BytesOutPerSec", "MessagesInPerSec")
+_OF_LEADERS: Final = (
+    "AtMinIsrPartitionCount", "LeaderCount", "OfflineReplicaCount", "PartitionCount", "ReassigningPartitions",
+    "UnderMinIsrPartitionCount", "UnderReplicatedPartitions",
+)  # fmt: skip
+_SOURCES: Final[Mapping[str, tuple[str, ...]]] = {  # the names in `log.metrics()` by the prefix of their level
+    "": (
+        *_METERS, *_OF_LEADERS, "ActiveBrokerCount", "FailedIsrUpdatesPerSec", "FencedBrokerCount", "GlobalPartitionCount",
+        "GlobalTopicCount", "IsrExpandsPerSec", "IsrShrinksPerSec", "LeaderElectionRateAndTimeMs", "LogCleanRateAndTimeMs",
+        "LogFlushRateAndTimeMs", "LogLoadRateAndTimeMs", "OfflineLogDirectoryCount", "OfflinePartitionsCount",
+        "PreferredReplicaImbalanceCount", "RecoveredLogs", "ReplicationBytesInPerSec", "ReplicationBytesOutPerSec",
+        "UncleanLeaderElectionsPerSec", "cleaner-recopy-percent", "max-clean-time-secs",
+    ),
+    "topic_": _METERS,
+    "partition_": (
+        "AtMinIsr", "InSyncReplicasCount", "LogEndOffset", "LogStartOffset", "NumLogSegments", "ReplicasCount", "Size",
+        "UnderMinIsr", "UnderReplicated",
+    ),
+    "replica_": ("ConsumerLag", "lag-bytes", "lag-seconds"),
+    "group_": ("members", "records-lag", "records-lag-max"),
+    "group_partition_": ("records-lag",),
+    "directory_": (*_OF_LEADERS, "MaxLag"),
+}  # fmt: skip
+
+
+class Family(NamedTuple):
+    """The samples of one name."""
+
+    name: str
+    source: str
+    counter: bool
 
 
 class Sample(NamedTuple):
@@ -24,6 +58,19 @@ class Sample(NamedTuple):
     labels: Mapping[str, str]
     value: float
     counter: bool = False
+
+
+def families() -> Iterator[Family]:
+    """Every name that a sample can have, once (SAMPLES-5)."""
+    for prefix, sources in _SOURCES.items():
+        for source in sources:
+            counted = _COUNTED.search(source)
+            if counted is None:
+                yield Family(prefix + _name(source), source, counter=False)
+                continue
+            yield Family(_counter(prefix, source), source, counter=True)
+            if counted[1] == "RateAndTimeMs":
+                yield from (Family(_part(prefix, source, part), source, counter=False) for part in _PARTS)
 
 
 def samples(metrics: Mapping[str, Any]) -> Iterator[Sample]:
@@ -50,11 +97,20 @@ def _of(prefix: str, known: Mapping[str, Any], labels: Mapping[str, str]) -> Ite
         if isinstance(value, int | float):
             yield Sample(prefix + _name(source), source, labels, value)
         elif isinstance(value, Mapping) and "OneMinuteRate" in value:
-            name = prefix + _name(_COUNTED.sub("", source))
-            yield Sample(f"{name}_total", source, labels, value["Count"], counter=True)
-            for part in ("Mean", "Max"):
+            yield Sample(_counter(prefix, source), source, labels, value["Count"], counter=True)
+            for part in _PARTS:
                 if value.get(part) is not None:
-                    yield Sample(f"{name}_{part.lower()}_ms", source, labels, value[part])
+                    yield Sample(_part(prefix, source, part), source, labels, value[part])
+
+
+def _counter(prefix: str, source: str) -> str:
+    """The name of the total of a meter or timer."""
+    return f"{prefix}{_name(_COUNTED.sub('', source))}_total"
+
+
+def _part(prefix: str, source: str, part: str) -> str:
+    """The name of the mean or maximum of a timer."""
+    return f"{prefix}{_name(_COUNTED.sub('', source))}_{part.lower()}_ms"
 
 
 def _name(source: str) -> str:

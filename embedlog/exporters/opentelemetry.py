@@ -1,0 +1,100 @@
+"""Exports the metrics of a log to OpenTelemetry, as observable instruments.
+
+OPENTELEMETRY-1  one collection of a reader calls `log.metrics()` once. An instrument that is asked again begins a new collection
+OPENTELEMETRY-2  the instruments exist from the start. A value that is not known is no observation
+OPENTELEMETRY-3  instruments cannot be removed from a provider, so they keep no log alive. A closed log has no observations
+OPENTELEMETRY-4  a failure of `log.metrics()` is raised once in a collection, not by each instrument
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from embedlog import ClosedError, MissingExtraError, __version__
+from embedlog.exporters.samples import Family, Sample, families, samples
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+_UNITS: Final = {"_bytes": "By", "_ms": "ms", "_percent": "%", "_secs": "s", "_seconds": "s", "_size": "By"}
+
+
+class Measured(Protocol):
+    """A log."""
+
+    @property
+    def path(self) -> Path: ...
+    def metrics(self) -> dict[str, Any]: ...
+
+
+def instrument(
+    log: Measured, *, meter_provider: MeterProvider | None = None, attributes: Mapping[str, str] | None = None
+) -> None:
+    """Create the instruments of a log in a provider, by default the global one.
+
+    `attributes` are added to those of each observation. Without `directory` among them, that is the path of the log. Call it once
+    for each log and provider. Raises MissingExtraError without `opentelemetry-api`.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError as missing:
+        raise MissingExtraError("the instruments need opentelemetry-api", extra="opentelemetry") from missing
+    common = {"directory": str(log.path), **(attributes or {})}
+    meter = metrics.get_meter("embedlog", __version__, meter_provider, attributes=common)
+    collection = _Collection(log)
+    for family in families():
+        make = meter.create_observable_counter if family.counter else meter.create_observable_gauge
+        name = f"embedlog.{family.name.removesuffix('_total')}"
+        make(name, [_callback(collection, family, common)], unit=_unit(name), description=family.source)
+
+
+def _callback(
+    collection: _Collection, family: Family, common: Mapping[str, str]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    """The values of one instrument."""
+    from opentelemetry.metrics import Observation
+
+    def observe(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(each.value, {**common, **each.labels}) for each in collection.of(family.name)]
+
+    return observe
+
+
+def _unit(name: str) -> str:
+    """The unit in the notation of UCUM."""
+    if "bytes" in name:
+        return "By"
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "1")
+
+
+class _Collection:
+    """The samples of one collection. Threads: any."""
+
+    def __init__(self, log: Measured) -> None:
+        self._log = weakref.ref(log)
+        self._lock = threading.Lock()
+        self._samples: dict[str, list[Sample]] = {}
+        self._asked: set[str] | None = None  # the instruments of this collection; None before the first one
+
+    def of(self, name: str) -> Sequence[Sample]:
+        """The samples of one instrument (OPENTELEMETRY-1). Raises what `log.metrics()` raises, except ClosedError."""
+        with self._lock:
+            if self._asked is None or name in self._asked:
+                self._asked, self._samples = {name}, {}
+                self._samples = self._read()
+            self._asked.add(name)
+            return self._samples.get(name, [])
+
+    def _read(self) -> dict[str, list[Sample]]:
+        found: dict[str, list[Sample]] = {}
+        try:
+            known = None if (log := self._log()) is None else log.metrics()
+        except ClosedError:
+            known = None
+        for each in () if known is None else samples(known):
+            found.setdefault(each.name, []).append(each)
+        return found
