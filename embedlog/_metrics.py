@@ -1,7 +1,7 @@
-"""Contains the registry of metrics that producers and consumers share: totals, and rates, means and maxima of the last minute.
+"""Contains the registry of metrics that producers and consumers share: totals, and rates, means and maxima of recent windows.
 
-METRICS-1  recent values are kept in two windows of half a minute, as in Kafka's clients. The older window is dropped when the
-    newer one is full, so that every rate, mean and maximum covers the last 30 to 60 seconds
+METRICS-1  recent values are kept in windows, two of half a minute by default, as in Kafka's clients. The oldest window is dropped
+    when the newest one is full, so that every rate, mean and maximum covers the last 30 to 60 seconds by default
 METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of its own gives them as a source
 """
 
@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-WINDOW_S = 30.0  # Kafka's metrics.sample.window.ms; it keeps two windows as well
+WINDOW_S = 30.0  # Kafka's metrics.sample.window.ms
+WINDOW_COUNT = 2  # Kafka's metrics.num.samples
 
 Empty = TypeVar("Empty", float, None)
 
@@ -25,7 +26,7 @@ class Source(Protocol):
         """Totals since the start, and maxima since the last call."""
 
     def rotate_window(self) -> None:
-        """The newer window becomes the older one, whose values are dropped."""
+        """A new window begins; the oldest one is dropped if there are too many."""
 
 
 class _Window:
@@ -40,13 +41,16 @@ class _Window:
 class Metrics:
     """Totals and maxima by name. Threads: any; with a source, those of the source."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, window_s: float = WINDOW_S, window_count: int = WINDOW_COUNT
+    ) -> None:
         self.source: Source | None = None
         self._clock = clock
         self._lock = threading.RLock()  # a signal handler may close the client, and count, in the middle of a count
         self._totals: defaultdict[str, float] = defaultdict(float)
-        self._older = self._newer = _Window(clock(), self._totals)
-        self.due = self._newer.began + WINDOW_S  # when the newer window is full, on the same clock
+        self._window_s, self._window_count = window_s, window_count
+        self._windows = [_Window(clock(), self._totals)]  # the oldest one first
+        self.due = self._windows[0].began + window_s  # when the newest window is full, on the same clock
 
     def note(self, amounts: Mapping[str, float], peaks: Mapping[str, float] | None = None) -> None:
         """Add to totals, and raise maxima to at least `peaks`."""
@@ -59,7 +63,7 @@ class Metrics:
                 self._raise_locked(peaks)
 
     def turn(self) -> None:
-        """Begin a new window if the newer one is full. For clients with a source, at least once per window while they count."""
+        """Begin a new window if the newest one is full. For clients with a source, at least once per window while they count."""
         with self._lock:
             if self._clock() >= self.due:
                 self._rotate_locked()
@@ -80,7 +84,7 @@ class Metrics:
         """The recent amount per second."""
         with self._lock:
             self._update_locked()
-            spent = self._clock() - self._older.began
+            spent = self._clock() - self._windows[0].began
             return self._recent_locked(name) / spent if spent > 0 else 0.0
 
     def mean(self, name: str, per: str, empty: Empty) -> float | Empty:
@@ -94,10 +98,10 @@ class Metrics:
         """The recent maximum; `empty` if there was no value."""
         with self._lock:
             self._update_locked()
-            return max((window.peaks[name] for window in (self._older, self._newer) if name in window.peaks), default=empty)
+            return max((window.peaks[name] for window in self._windows if name in window.peaks), default=empty)
 
     def _recent_locked(self, name: str) -> float:
-        return self._totals[name] - self._older.totals.get(name, 0.0)
+        return self._totals[name] - self._windows[0].totals.get(name, 0.0)
 
     def _update_locked(self) -> None:
         if self._clock() >= self.due:
@@ -106,7 +110,7 @@ class Metrics:
             self._pull_locked(self.source)
 
     def _raise_locked(self, peaks: Mapping[str, float]) -> None:
-        known = self._newer.peaks
+        known = self._windows[-1].peaks
         for name, value in peaks.items():
             known[name] = max(value, known.get(name, value))
 
@@ -116,17 +120,16 @@ class Metrics:
         self._raise_locked(peaks)
 
     def _rotate_locked(self) -> None:
-        """What the source counted until now belongs to the window that ends."""
-        now = self._clock()
-        idle = now - self._newer.began >= 2 * WINDOW_S
+        """What the source counted until now belongs to the window that ends. An idle client has several empty ones since then."""
+        now, window_s = self._clock(), self._window_s
+        begun = min(self._window_count, int((now - self._windows[-1].began) / window_s) or 1)
         if self.source is not None:
             self._pull_locked(self.source)
-            self.source.rotate_window()
-            if idle:
+            for _ in range(begun):
                 self.source.rotate_window()
-        self._older = _Window(now - WINDOW_S, self._totals) if idle else self._newer
-        self._newer = _Window(now, self._totals)
-        self.due = now + WINDOW_S
+        self._windows += [_Window(now - before * window_s, self._totals) for before in reversed(range(begun))]
+        del self._windows[: -self._window_count]
+        self.due = now + window_s
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -1,13 +1,15 @@
-"""The registry of metrics: two windows, totals, maxima, counters outside of it."""
+"""The registry of metrics: windows, totals, maxima, counters outside of it."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Mapping
 
 import pytest
 
 from embedlog._metrics import WINDOW_S, Metrics
+from embedlog.consumer.positions import Spread
 
 
 class Clock:
@@ -120,3 +122,55 @@ def test_a_signal_handler_counts_inside_a_count() -> None:
     counting.join(5)
     assert not counting.is_alive()
     assert metrics.total("commit") == 2
+
+
+class KeptEvents:
+    """The slow reference: it keeps every event and every begin of a window, and adds up at each question."""
+
+    def __init__(self, clock: Clock, window_s: float, window_count: int) -> None:
+        self.clock, self.window_s, self.window_count = clock, window_s, window_count
+        self.begins = [clock.now]
+        self.events: list[tuple[int, float]] = []  # the number of the window, and the value
+
+    def touch(self) -> None:
+        """Begin the windows that are due; those that no call began end at the present one."""
+        missed = int((self.clock.now - self.begins[-1]) / self.window_s)
+        at = len(self.begins)
+        self.begins += [self.clock.now - number * self.window_s for number in range(missed)][::-1]
+        assert at + missed == len(self.begins)
+
+    def note(self, value: float) -> None:
+        self.touch()
+        self.events.append((len(self.begins) - 1, value))
+
+    def recent(self) -> tuple[float, list[float]]:
+        self.touch()
+        first = max(0, len(self.begins) - self.window_count)
+        return self.clock.now - self.begins[first], [value for window, value in self.events if window >= first]
+
+
+@pytest.mark.parametrize("window_count", [1, 2, 3, 7])
+def test_windows_agree_with_a_slow_reference(window_count: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance, clock = random.Random(seed), Clock()
+    metrics, kept = Metrics(clock, window_s=4.0, window_count=window_count), KeptEvents(clock, 4.0, window_count)
+    spread, rotations = Spread(window_count), 0
+    for _ in range(1500):
+        clock.now += chance.choice((0.0, 0.25, 0.5, 1.0, 4.0, 9.0, 4.0 * window_count, 60.0))  # no rounding
+        if chance.random() < 0.7:
+            value = float(chance.randrange(1, 100))
+            metrics.note({"byte": value, "fetch": 1}, {"size": value})
+            kept.note(value)
+            for _ in range(min(len(kept.begins) - 1 - rotations, window_count)):
+                spread.rotate_window()
+            rotations = len(kept.begins) - 1
+            spread.note(int(value))
+            assert spread.recent()[1:] == (min(kept.recent()[1]), max(kept.recent()[1]))
+            assert spread.recent()[0] == pytest.approx(sum(kept.recent()[1]) / len(kept.recent()[1]))
+            continue
+        spent, recent = kept.recent()
+        assert metrics.rate("byte") == (sum(recent) / spent if spent else 0.0)
+        assert metrics.peak("size", None) == max(recent, default=None)
+        assert metrics.mean("byte", "fetch", None) == (sum(recent) / len(recent) if recent else None)
+        assert metrics.total("byte") == sum(value for _, value in kept.events)

@@ -48,9 +48,20 @@ _NETWORK = {
     r"|send\.buffer\.bytes|receive\.buffer\.bytes|security\..*|ssl\..*|sasl\..*|api\.version.*|broker\..*"
     r"|metadata\.(recovery|cluster\.check)\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
     r"|config\.providers.*": _NO_SERVER,
-    r"metrics\..*": "the windows of metrics() are fixed: totals since the start, rates of the last minute",
+    r"metrics\.recording\.level": "all metrics are always recorded",
     r"internal\..*": "Kafka uses it in its own tests",
 }
+
+
+def _window_count() -> Any:
+    return option(
+        2, "The windows that rates, averages and maxima of `metrics()` cover; the newest one is not full.", unit="windows", low=1,
+        high=1000, differs="Kafka has no upper limit.",
+    )
+
+
+def _window_ms() -> Any:
+    return option(30_000, "Duration of a window of `metrics()`.", unit="ms", low=1, differs="Kafka also accepts 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +176,8 @@ class ProducerConfig(Options):
     value_serializer: Serializer[Any] | None = option(
         None, "Converts values to bytes; None: values are bytes.", "serializer", optional=True
     )
+    metrics_num_samples: int = _window_count()
+    metrics_sample_window_ms: int = _window_ms()
 
     def _check_together(self) -> None:
         if self.acks == "-1":
@@ -303,6 +316,8 @@ class ConsumerConfig(Options):
     retry_backoff_ms: int = option(
         100, "Pause before an automatic commit that failed temporarily is repeated.", unit="ms", low=0
     )
+    metrics_num_samples: int = _window_count()
+    metrics_sample_window_ms: int = _window_ms()
 
     def _check_together(self) -> None:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:

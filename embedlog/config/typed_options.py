@@ -157,6 +157,8 @@ class ProducerOptions(TypedDict, total=False):
     partitioner_availability_timeout_ms: int
     interceptor_classes: Sequence[Any]
     on_delivery_error: Literal["raise", "log"]
+    metrics_num_samples: int
+    metrics_sample_window_ms: int
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -187,3 +189,5 @@ class ConsumerOptions(TypedDict, total=False):
     interceptor_classes: Sequence[Any]
     metadata_max_age_ms: int
     retry_backoff_ms: int
+    metrics_num_samples: int
+    metrics_sample_window_ms: int

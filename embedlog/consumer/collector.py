@@ -59,6 +59,7 @@ class Collector:
 
     def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
         self.rotation = Rotation()
+        self._window_count = config.metrics_num_samples
         self.waiting = Waiter(engine, config, self.rotation, self.follow)
         self.interceptors = ConsumerInterceptors(config.interceptor_classes)
         self.fetcher = Fetcher(
@@ -88,7 +89,8 @@ class Collector:
         if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
         partition = self._engine.partition(tp.topic, tp.partition)
-        made = Cursor(tp, partition if self._rack is None else self._engine.near(partition, self._rack), reset)
+        near = partition if self._rack is None else self._engine.near(partition, self._rack)
+        made = Cursor(tp, near, reset, self._window_count)
         if self._group is not None:
             made.fresh = True
         elif reset is None and self._reset.kind == "latest":

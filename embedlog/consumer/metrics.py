@@ -1,6 +1,6 @@
 """Consumer metrics by Kafka's names.
 
-CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover the last minute (METRICS-1); times are in ms unless
+CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover recent windows (METRICS-1); times are in ms unless
     the name contains a unit
 CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a fetch but sums in attributes
 CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it is counted to the high
@@ -69,6 +69,7 @@ class ConsumerMetrics:
     # ---- report ----------------------------------------------------------------------------------
 
     def all(self) -> dict[str, Any]:
+        self._metrics.turn()  # first: the partitions have the windows of the registry
         partitions = {cursor.tp: self._of(cursor) for cursor in self._reading.rotation}
         lags = [known["records-lag"] for known in partitions.values() if known["records-lag"] is not None]
         leads = [known["records-lead"] for known in partitions.values() if known["records-lead"] is not None]

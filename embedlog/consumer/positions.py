@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from embedlog._metrics import WINDOW_COUNT
 from embedlog.errors import NoOffsetForPartitionError, StateError
 from embedlog.format.visibility import end_offset
 from embedlog.types import TopicPartition, duration_ms
@@ -60,14 +61,14 @@ LATEST = Reset("latest")
 
 
 class Spread:
-    """The values of a metric at the fetches of one partition, in the two windows of the registry (METRICS-1)."""
+    """The values of a metric at the fetches of one partition, in the windows of the registry (METRICS-1)."""
 
-    __slots__ = ("count", "least", "most", "older", "total")
+    __slots__ = ("_full_count_max", "count", "full", "least", "most", "total")
 
-    def __init__(self) -> None:
-        self.count = self.total = 0
-        self.least = self.most = 0
-        self.older: Spread | None = None
+    def __init__(self, window_count: int) -> None:
+        self.count = self.total = self.least = self.most = 0
+        self.full: tuple[tuple[int, int, int, int], ...] = ()  # count, total, minimum, maximum; the newest one first
+        self._full_count_max = window_count - 1
 
     def note(self, value: int) -> None:
         self.least = value if not self.count else min(self.least, value)
@@ -76,19 +77,17 @@ class Spread:
         self.total += value
 
     def rotate_window(self) -> None:
-        """The values of the older window are dropped."""
-        older = Spread()
-        older.count, older.total, older.least, older.most = self.count, self.total, self.least, self.most
-        self.__init__()  # type: ignore[misc]
-        self.older = older
+        """The values of the oldest window are dropped."""
+        self.full = ((self.count, self.total, self.least, self.most), *self.full)[: self._full_count_max]
+        self.count = self.total = self.least = self.most = 0
 
     def recent(self) -> tuple[float | None, int | None, int | None]:
-        """Mean, minimum and maximum of both windows; None if there was no fetch."""
-        windows = [each for each in (self, self.older) if each is not None and each.count]
+        """Mean, minimum and maximum of all windows; None if there was no fetch."""
+        windows = [each for each in ((self.count, self.total, self.least, self.most), *self.full) if each[0]]
         if not windows:
             return None, None, None
-        mean = sum(each.total for each in windows) / sum(each.count for each in windows)
-        return mean, min(each.least for each in windows), max(each.most for each in windows)
+        counts, totals, least, most = zip(*windows, strict=True)
+        return sum(totals) / sum(counts), min(least), max(most)
 
 
 class Cursor:
@@ -102,7 +101,9 @@ class Cursor:
         "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, partition: LogPartition, reset: Reset | None) -> None:
+    def __init__(
+        self, tp: TopicPartition, partition: LogPartition, reset: Reset | None, window_count: int = WINDOW_COUNT
+    ) -> None:
         self.tp = tp
         self.partition = partition
         self.paused = False
@@ -114,8 +115,8 @@ class Cursor:
         self.checked_epoch = -1  # the partition's epoch at the last comparison of the position with its epoch history
         self.intercepted = False  # whether the records fetched ahead have passed the interceptors
         self.dropped_count = 0  # records that were fetched and then dropped
-        self.lag = Spread()
-        self.lead = Spread()
+        self.lag = Spread(window_count)
+        self.lead = Spread(window_count)
         self._next = -1  # position after all fetched records; -1: none yet
         self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
         self._ahead: list[Record] = []  # fetched records in order; those from `_returned_count` on were not returned

@@ -56,7 +56,7 @@ class Waiter:
     def __init__(
         self, engine: Engine, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]
     ) -> None:
-        self.metrics = Metrics()
+        self.metrics = Metrics(window_s=config.metrics_sample_window_ms / 1000, window_count=config.metrics_num_samples)
         self.poll_began = self.first_began = time.monotonic()
         self.poll_count = 0
         self.poll_gap_max_s = self.idle_s = 0.0

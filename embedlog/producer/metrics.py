@@ -1,4 +1,4 @@
-"""Producer metrics by Kafka's names: totals since the start, and rates, means and maxima of the last minute."""
+"""Producer metrics by Kafka's names: totals since the start, and rates, means and maxima of recent windows."""
 
 from __future__ import annotations
 

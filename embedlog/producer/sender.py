@@ -77,7 +77,7 @@ class Sender:
         ] = {}  # of topics that were not found: a topic that exists again uses the same queues
         self.routes: dict[str, Router] = {}  # fast path of send(); a topic without an entry takes the checked path
         self.failed: Callable[[BaseException], None] = lambda error: None  # receives every error before the futures
-        self.figures = Metrics()
+        self.figures = Metrics(window_s=settings.metrics_sample_window_ms / 1000, window_count=settings.metrics_num_samples)
         self.failures = DeliveryFailures(
             name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0"
         )

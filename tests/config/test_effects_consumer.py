@@ -187,6 +187,20 @@ def position(world: World) -> int:
     return int(world.consumer("t").position(T0))
 
 
+def forgets(**options: Any) -> Callable[[World], tuple[bool, bool]]:
+    """Whether maxima of the consumer and of a partition are forgotten after the time of some short windows."""
+
+    def experiment(world: World) -> tuple[bool, bool]:
+        ten(world)
+        consumer = reader(world, **options)
+        assert len(consumer.poll(60)) == 10
+        time.sleep(0.12)
+        found = consumer.metrics()
+        return found["fetch-size-max"] is None, found["partitions"][T0]["records-lag-max"] is None
+
+    return experiment
+
+
 WHOLE = [(b"key", b"value"), (b"key", b"other")]
 TABLE: dict[str, Effect] = {
     "client_id": Seen(shows_its_name, [("mine", True), (None, False)]),
@@ -224,6 +238,8 @@ TABLE: dict[str, Effect] = {
     "interceptor_classes": Seen(consumed, [((), WHOLE), ((First,), WHOLE[:1])]),
     "key_deserializer": Seen(consumed, [(None, WHOLE), (twice, [(b"keykey", value) for _, value in WHOLE])]),
     "value_deserializer": Seen(consumed, [(None, WHOLE), (twice, [(key, value * 2) for key, value in WHOLE])]),
+    "metrics_num_samples": Seen(forgets(metrics_sample_window_ms=50), [(1000, (False, False)), (1, (True, True))]),
+    "metrics_sample_window_ms": Seen(forgets(), [(HOUR_MS, (False, False)), (1, (True, True))]),
     "metadata_max_age_ms": Elsewhere(
         "semantics/test_consumer.py::test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed",
         "it takes a log that does not say that its topics changed",

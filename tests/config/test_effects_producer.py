@@ -204,6 +204,20 @@ def last(key: Any, every: list[int], available: list[int]) -> int:
     return (partition_of(b"k", 3) + 1) % 3
 
 
+def forgets(name: str, **options: Any) -> Callable[[World], bool]:
+    """Whether a maximum is forgotten after the time of some short windows."""
+
+    def experiment(world: World) -> bool:
+        world.topic()
+        producer = world.producer(**options)
+        producer.send("t", b"x").result(60)
+        assert producer.metrics()["record-send-total"] == 1
+        time.sleep(0.12)
+        return bool(producer.metrics()[name] == 0)
+
+    return experiment
+
+
 class Changing:
     """An interceptor."""
 
@@ -243,6 +257,8 @@ TABLE: dict[str, Effect] = {
         "producer/test_router.py::test_a_partition_that_is_not_written_to_any_more_gets_nothing_new",
         "it is about the odds of many draws",
     ),
+    "metrics_num_samples": Seen(forgets("batch-size-max", metrics_sample_window_ms=50), [(1000, False), (1, True)]),
+    "metrics_sample_window_ms": Seen(forgets("batch-size-max"), [(HOUR_MS, False), (1, True)]),
     "on_delivery_error": Seen(flush_behind_a_loss, [("raise", "DeliveryError"), ("log", None)]),
     "interceptor_classes": Seen(stored, [((), (b"key", b"value")), ((Changing,), (b"key", b"changed"))]),
     "key_serializer": Seen(stored, [(None, (b"key", b"value")), (twice, (b"keykey", b"value"))]),
