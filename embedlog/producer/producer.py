@@ -240,7 +240,7 @@ class Producer(Generic[K, V]):
 
     def metrics(self) -> dict[str, float]:
         """Kafka's metrics, by Kafka's names and in its units: totals since the producer was made, `-rate` per second, `-avg` and
-        `-max` of the last minute.
+        `-max` of the recent windows.
         """
         rows, figures = self._rows, self._delivery.figures
         self._delivery.collect_inline()
