@@ -23,6 +23,7 @@ VERBS = {
     "elect": ("elect", "Elect leaders of partitions (kafka-leader-election)."),
     "export": ("export", "Write topics to parquet, Arrow, JSON lines or CSV files."),
     "grep": ("grep", "Print the records that match a pattern."),
+    "import": ("import_files", "Append rows of parquet, Arrow, JSON lines or CSV files to topics."),
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
     "metrics": ("metrics", "Print metrics as a table, or for Prometheus."),
     "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),

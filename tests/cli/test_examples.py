@@ -28,8 +28,8 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["reassign", "--list"],
     ["transactions", "--json"],
 )
-# test_replicas.py, test_processes.py, test_export.py: they need a place for files, a set, or an open log
-ELSEWHERE = {"backup", "elect", "export", "who"}
+# test_replicas.py, test_processes.py, test_transfer_kills.py: they need a place for files, a set, or an open log
+ELSEWHERE = {"backup", "elect", "export", "import", "who"}
 
 
 def commands() -> Iterator[tuple[str, bytes, list[str]]]:

@@ -90,6 +90,7 @@ def test_this_process_is_listed_while_it_writes(directory: Path) -> None:
     assert embedlog.processes(directory) == []
 
 
+@pytest.mark.slow
 def test_a_reader_takes_no_lock_and_waits_for_records(directory: Path) -> None:
     wait = embedlog.WaitDescription(str(directory / "events-0" / "embedlog.page"), "records")
     with embedlog.open(directory) as log:

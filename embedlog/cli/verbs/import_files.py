@@ -1,0 +1,138 @@
+"""Contains the verb `import`: files of `export`, or of other programs, into topics.
+
+IMPORTVERB-1  a second run continues after the first, also after a kill: readers of committed records see each row once
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import click
+
+from embedlog import Log
+from embedlog.cli.arguments import topic_names
+from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.output import document, table
+from embedlog.cli.progress import progress
+from embedlog.cli.transfer.export_directory import files_of, is_export, read_manifest
+from embedlog.cli.transfer.imports import Source, Target, import_file
+from embedlog.cli.transfer.readers import READERS, SUFFIXES
+from embedlog.cli.transfer.writers import check_installed
+
+STDIN = "-"
+STREAMS = ("jsonl", "csv")
+
+
+class Task(NamedTuple):
+    """One file and its topic, with the partition count and settings of a topic that is to be created."""
+
+    source: Source
+    topic: str
+    partition_count: int
+    config: dict[str, str]
+
+
+@verb(name="import")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@click.option(
+    "-t", "--topic", shell_complete=topic_names, metavar="TOPIC", help="The topic of the rows; required for plain files."
+)
+@click.option("--from-topic", metavar="TOPIC", help="Only this topic of an export.")
+@click.option("--format", "layout", type=click.Choice([*READERS]), help="By the suffix, or that of the export, if not given.")
+@click.option("--id", "identity", metavar="NAME", help="The name of one SOURCE for a second run; its path if not given.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all rows.")
+@click.option("--repartition", is_flag=True, help="Choose partitions by the keys, not by the column partition.")
+@click.option("--create", is_flag=True, help="Create absent topics, with partitions and settings of the export.")
+def import_files(sources: tuple[str, ...], **options: Any) -> int:
+    """Append the rows of SOURCES to topics: files, directories of `export`, or - for standard input.
+
+    Columns are value, key, headers, timestamp and partition. A second run continues after the rows that are imported.
+    JSON: a list of {"file", "topic", "records"}, with the number of new records.
+    """
+    tasks = [task for source in sources for task in _tasks(source, options)]
+    if options["identity"] is not None and len(tasks) != 1:
+        raise click.UsageError("--id: expected one file, or -")
+    if sources.count(STDIN) > 1:
+        raise click.UsageError("SOURCE: standard input is given twice")
+    for task in tasks:
+        check_installed(task.source.layout)
+    with open_log(read_only=False) as log:
+        rows = _import(log, tasks, options)
+    if current().json:
+        document(rows)
+    else:
+        table(["file", "topic", "records"], [list(row.values()) for row in rows])
+    return 0
+
+
+def _import(log: Log, tasks: list[Task], options: dict[str, Any]) -> list[dict[str, Any]]:
+    for topic, task in {task.topic: task for task in tasks}.items():
+        if options["create"] and topic not in log.topics():
+            log.create_topic(topic, task.partition_count, config=task.config, exist_ok=True)
+        log.describe_topic(topic)  # an unknown topic is refused before a file is read
+    made = []
+    sizes = [0 if task.source.path == STDIN else Path(task.source.path).stat().st_size for task in tasks]
+    with progress() as advance:
+        for number, task in enumerate(tasks):
+            before, size, done = sum(sizes[:number]), sizes[number], 0
+
+            def note(count: int, before: int = before, size: int = size) -> None:
+                nonlocal done
+                done = min(done + count, size)
+                advance(before + done, sum(sizes))
+
+            target = Target(task.topic, options["partition"], options["partition"] is None and not options["repartition"])
+            with _opened(task.source.path) as file:
+                count = import_file(log, task.source, target, file, note)
+            made.append({"file": task.source.path, "topic": task.topic, "records": count})
+    return made
+
+
+def _opened(path: str) -> BinaryIO:
+    return os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == STDIN else open(path, "rb")
+
+
+# ---- sources -------------------------------------------------------------------------------------
+
+
+def _tasks(given: str, options: dict[str, Any]) -> list[Task]:
+    """The files of one SOURCE. Raises UsageError."""
+    path = Path(given)
+    if given != STDIN and path.is_dir():
+        return _of_export(path, options)
+    if options["topic"] is None:
+        raise click.UsageError(f"-t: expected a topic for {given}")
+    if given != STDIN and not path.is_file():
+        raise click.UsageError(f"SOURCE: no such file: {given}")
+    layout = options["layout"] or SUFFIXES.get(path.suffix)
+    if layout is None:
+        raise click.UsageError(f"--format: expected {' or '.join(READERS)} for {given}")
+    if given == STDIN and layout not in STREAMS:
+        raise click.UsageError(f"--format: expected {' or '.join(STREAMS)} for standard input, found {layout}")
+    default = None if given == STDIN else os.path.realpath(given)
+    return [Task(Source(given, layout, options["identity"] or default), options["topic"], 1, {})]
+
+
+def _of_export(path: Path, options: dict[str, Any]) -> list[Task]:
+    if not is_export(path):
+        raise click.UsageError(f"SOURCE: not a directory of an export: {path}")
+    manifest = read_manifest(path)
+    if options["layout"] not in (None, manifest["format"]):
+        raise click.UsageError(f"--format: {path} has {manifest['format']} files, found {options['layout']!r}")
+    wanted = options["from_topic"]
+    names = [name for name in sorted(manifest["topics"]) if wanted in (None, name)]
+    if wanted is not None and not names:
+        raise click.UsageError(f"--from-topic: {path} has no topic {wanted!r}")
+    if options["topic"] is not None and len(names) > 1:
+        raise click.UsageError(f"-t: {path} has {len(names)} topics: select one by --from-topic")
+    found = []
+    for name in names:
+        facts = manifest["topics"][name]
+        for each in files_of(path, name):
+            identity = f"{manifest['export_id']}/{name}/{each.path.name}"
+            source = Source(str(each.path), manifest["format"], options["identity"] or identity, unchanging=True)
+            found.append(Task(source, options["topic"] or name, facts["partitions"], facts["config"]))
+    return found
