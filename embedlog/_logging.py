@@ -6,11 +6,14 @@ LOGGING-1  a key identifies the failing task and its place (the directory, the p
     key is logged at once
 LOGGING-2  a failure after ten minutes without one counts as a first one
 LOGGING-3  memory is bounded: the key with the oldest failure is dropped first
+LOGGING-4  frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the number of omitted ones
+LOGGING-5  a forked child has locks of its own: another thread of the parent may have held one
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +23,7 @@ from typing import Final
 
 PAUSE_S: Final = 3600.0  # between two messages of a series
 QUIET_S: Final = 600.0  # longer than the housekeeper's longest default interval (log.retention.check.interval.ms)
+CHANGE_PAUSE_S: Final = 10.0  # between two messages about frequent changes
 KEYS_MAX: Final = 10_000
 
 
@@ -70,4 +74,35 @@ class Recurring:
             return left_out
 
 
-report = Recurring().report  # one per process: two logs of one directory have the same failures
+class Frequent:
+    """Recent frequent changes (LOGGING-4). Threads: any, and signal handlers."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._mutex = threading.RLock()
+        self._series: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()  # time of the last line, and the omitted ones
+
+    def change(self, logger: logging.Logger, key: Hashable, text: str) -> None:
+        """Log the text at level INFO, or at level DEBUG if it is omitted."""
+        now_s = self._clock_s()
+        with self._mutex:
+            logged_s, left_out = self._series.get(key, (None, 0))
+            omitted = logged_s is not None and now_s - logged_s < CHANGE_PAUSE_S
+            self._series[key] = (logged_s, left_out + 1) if logged_s is not None and omitted else (now_s, 0)
+            self._series.move_to_end(key)
+            if len(self._series) > KEYS_MAX:
+                self._series.popitem(last=False)
+        more = f" ({left_out} more since the last such message)" if left_out and not omitted else ""
+        logger.log(logging.DEBUG if omitted else logging.INFO, "%s%s", text, more)
+
+
+_recurring, _frequent = Recurring(), Frequent()  # one per process: two logs of one directory have the same failures
+report, change = _recurring.report, _frequent.change
+
+
+def _after_fork() -> None:
+    """LOGGING-5."""
+    _recurring._mutex, _frequent._mutex = threading.Lock(), threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

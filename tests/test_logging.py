@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 import embedlog
-from embedlog._logging import KEYS_MAX, PAUSE_S, QUIET_S, Recurring
+from embedlog import _logging
+from embedlog._logging import CHANGE_PAUSE_S, KEYS_MAX, PAUSE_S, QUIET_S, Frequent, Recurring
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 
@@ -98,3 +100,41 @@ def test_one_damaged_partition_does_not_flood_the_log(nursery: Nursery, tmp_path
     assert len(found) == len(set(found)) > 0, found
     with pytest.raises(embedlog.CorruptRecordError):
         log.close()
+
+
+def test_frequent_changes_are_one_line_in_ten_seconds_with_a_count(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
+    caplog.set_level(logging.INFO, logger="embedlog")
+    frequent = Frequent(clock)
+
+    def told(key: str) -> list[str]:
+        caplog.clear()
+        frequent.change(logger, key, f"{key} changed")
+        return [record.message for record in caplog.records]
+
+    assert told("a") == ["a changed"]
+    clock.now_s = CHANGE_PAUSE_S - 0.001
+    assert (told("a"), told("a"), told("b")) == ([], [], ["b changed"])
+    clock.now_s = CHANGE_PAUSE_S
+    assert told("a") == ["a changed (2 more since the last such message)"]
+    clock.now_s *= 2
+    assert told("a") == ["a changed"]
+    for number in range(KEYS_MAX):
+        frequent.change(logger, number, "c")
+    assert len(frequent._series) == KEYS_MAX
+
+
+def test_a_forked_child_logs_although_a_thread_held_the_locks() -> None:
+    read, write = os.pipe()
+    with _logging._recurring._mutex, _logging._frequent._mutex:
+        child = os.fork()
+        if child == 0:
+            os.set_blocking(write, False)
+            free = _logging._recurring._mutex.acquire(blocking=False)
+            os.write(write, b"free" if free else b"held")
+            os._exit(0)
+    os.close(write)
+    try:
+        assert os.read(read, 4) == b"free"
+    finally:
+        os.close(read)
+        os.waitpid(child, 0)

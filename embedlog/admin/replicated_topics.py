@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
+from embedlog import _logging
 from embedlog.admin import topics
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
@@ -142,7 +143,8 @@ class ReplicatedTopicAdmin(TopicAdmin):
             try:
                 opened.directory.note_starts(starts)
             except EmbedlogError as problem:
-                logger.warning("the log starts of %s are not in its checkpoint yet: %s", opened.path, problem)
+                what = f"the log starts of {opened.path} are not in its checkpoint yet"
+                _logging.report(logger, logging.WARNING, (opened.path, "starts"), what, problem)
         return starts
 
     def _topic_id(self, name: str) -> UUID:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from embedlog import segment
+from embedlog import _logging, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.partition.locked_partition import LockedPartition
@@ -37,5 +37,5 @@ def roll(held: LockedPartition, now: Published) -> Published:
     held.publish(after)
     system.point("roll-published")
     page.set(system.WORD_ROLL_INTENT, 0)
-    logger.debug("%s: segment %d begins", state.name, base)
+    _logging.change(logger, (state.path, "roll"), f"{state.name}: segment {base} begins")
     return after

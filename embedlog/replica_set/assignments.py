@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from embedlog import _logging
 from embedlog.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
@@ -275,7 +276,8 @@ class Assignments:
                     topic = state.topics[topic_id].name
                     done &= self._remove((topic_id, number), topic, opened.node)
             except EmbedlogError as problem:
-                logger.warning("settings, or replicas that were moved away, stay in %s: %s", opened.path, problem)
+                what = f"settings, or replicas that were moved away, stay in {opened.path}"
+                _logging.report(logger, logging.WARNING, (opened.path, "clear"), what, problem)
                 done = False
         self._cleared = state if done else None
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from embedlog import _logging
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
@@ -176,7 +177,8 @@ def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) 
     try:
         record(directory, state, deadline_ns=deadline_ns, mode=mode)
     except EmbedlogError as problem:
-        logger.warning("the members of the set are not recorded in %s: %s", directory, problem)
+        what = f"the members of the set are not recorded in {directory}"
+        _logging.report(logger, logging.WARNING, (directory, "members"), what, problem)
         return False
     return True
 

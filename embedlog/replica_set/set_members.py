@@ -400,7 +400,8 @@ class SetMembers:
             self._register(self._deadline())
         except EmbedlogError as problem:
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
-            logger.info("directories are not registered yet: %s", problem)
+            key = (*sorted(str(each.path) for each in self._opened.values()), "register")
+            _logging.report(logger, logging.INFO, key, "directories are not registered yet", problem)
 
     def _retry(self, member: OpenDirectory, state: State, *, replaced: bool) -> None:
         """Use a failed directory again, if it is the same as before; otherwise open it again (SETMEMBERS-4)."""

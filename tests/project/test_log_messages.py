@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import TopicPartition
+from embedlog import TopicPartition, _logging
 from embedlog.types import BRIEF_MAX, brief
 
 QUIET = {"housekeeping": False}
@@ -76,7 +76,9 @@ def test_topics_rolls_and_deletions_are_told(log: embedlog.Log, lines: Callable[
     with log.producer() as producer:
         for number in range(5):
             producer.send("orders", bytes(300), partition=0, timestamp_ms=1_600_000_000_000 + number).result(10)
-    assert lines() == [], "a record is no line, nor is a roll at this level"
+    said = [re.sub(r" \(\d+ more since the last such message\)", "", each) for each in lines()]
+    assert said[0] == "orders-0: segment 1 begins"
+    assert {re.sub(r"\d+ begins", "N begins", each) for each in said} == {"orders-0: segment N begins"}, "a record is no line"
     for number in range(5):
         log.delete_records({TopicPartition("orders", 0): number})
     assert lines()[-1] == "orders-0: records below offset 4 are deleted by delete_records()"
@@ -103,11 +105,26 @@ def test_a_compaction_is_told_with_its_sizes(log: embedlog.Log, lines: Callable[
     assert not [each for each in lines() if "compacted" in each], "without work there is no line"
 
 
-def test_a_roll_is_told_to_those_who_ask_for_everything(log: embedlog.Log, lines: Callable[..., list[str]]) -> None:
+def test_frequent_rolls_are_few_lines_with_a_count(
+    log: embedlog.Log, lines: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_logging._frequent, "_clock_s", lambda: now[0])
     with log.producer() as producer:
-        for _ in range(3):
+        for number in range(5):
+            now[0] += 10 if number == 4 else 1
             producer.send("orders", bytes(300), partition=1).result(10)
-    assert "orders-1: segment 1 begins" in lines(logging.DEBUG)
+    assert lines(logging.DEBUG)[-4:] == [
+        "orders-1: segment 1 begins",
+        "orders-1: segment 2 begins",
+        "orders-1: segment 3 begins",
+        "orders-1: segment 4 begins (2 more since the last such message)",
+    ]
+    with log.producer() as producer:
+        producer.send("orders", bytes(300), partition=1).result(10)
+        producer.send("orders", bytes(300), partition=2).result(10)
+        producer.send("orders", bytes(300), partition=2).result(10)
+    assert lines() == ["orders-2: segment 1 begins"], "each partition has its own lines"
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ class Transactions:
                 if found is not None:
                     done |= self.settle(*found, until)
         except (LockTimeoutError, StorageError, DurabilityError, DeadlineError) as problem:
-            logger.info("a transaction in %s-%d cannot be ended now: %s", partition.topic, partition.number, problem)
+            what = f"a transaction in {partition.topic}-{partition.number} cannot be ended now"
+            _logging.report(logger, logging.INFO, (partition.path, "end"), what, problem)
         return done
 
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from embedlog import _logging
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StateError
 from embedlog.replica_set.decisions import decision_view
@@ -129,7 +130,8 @@ class DecisionLog:
             try:
                 found = self._read(copy, seen[-1])
             except EmbedlogError as problem:
-                logger.info("the decision log in %s cannot be read: %s", copy.partition.path, problem)
+                what = f"the decision log in {copy.partition.path} cannot be read"
+                _logging.report(logger, logging.INFO, (copy.partition.path, "decisions"), what, problem)
                 continue
             if found is not None:
                 self._shown = (seen, found)
