@@ -1,8 +1,8 @@
 """Searches rows of columns for a byte string or a regular expression.
 
 PATTERN-1  a regular expression is applied to each row alone: `^` and `$` are the ends of a row, and no match crosses rows
-PATTERN-2  bytes that every match contains are searched first, in whole buffers. They exclude a chunk before it is decoded,
-    and rows before the expression is applied
+PATTERN-2  bytes that every match contains, or alternatives of them, are searched first, in whole buffers. They exclude a chunk
+    before it is decoded, and rows before the expression is applied
 PATTERN-3  an expression of a bounded width, without conditions on its surroundings, is applied to the whole buffer. A match
     there is only a candidate, because it may cross the end of its row
 PATTERN-4  a null row matches nothing; an expression for text is applied to rows decoded as UTF-8 with replacement characters
@@ -24,6 +24,10 @@ from embedlog.format.record_columns import BytesColumn
 
 SearchPattern: TypeAlias = "bytes | re.Pattern[bytes] | re.Pattern[str]"
 
+Part: TypeAlias = "list[int] | tuple[list[int], ...]"  # characters in a row, or alternatives of them
+
+TEXT_MIN = 2  # bytes of a text by which rows are found faster than by a bounded expression
+TEXTS_MAX = 16  # alternatives: each is a search of its own
 WIDTH_MAX = 256  # of expressions that are applied to whole buffers: each attempt reads at most so many bytes
 
 _PARTS = (
@@ -43,10 +47,10 @@ _PARTS = (
 _UNSTABLE = frozenset((0xFFFD, *range(0xD800, 0xE000)))  # characters of a decoded row that other bytes may be
 
 
-class Needle(NamedTuple):
-    """Bytes that every match contains. `fold`: ASCII letters in any case; `whole`: nothing else is required."""
+class Needles(NamedTuple):
+    """Byte strings, one of which every match contains. `fold`: ASCII letters in any case; `whole`: nothing else is required."""
 
-    text: bytes
+    texts: tuple[bytes, ...]
     fold: bool
     whole: bool
 
@@ -57,32 +61,35 @@ class Matcher:
     def __init__(self, pattern: SearchPattern) -> None:
         self._expression: re.Pattern[Any] | None = None
         self._is_bounded = False
+        self.needles: Needles | None = None
         if isinstance(pattern, bytes):
-            self.needle: Needle | None = Needle(pattern, False, True) if pattern else None
+            self.needles = Needles((pattern,), False, True) if pattern else None
             return
         if not isinstance(pattern, re.Pattern):
             raise ConfigError("pattern", expected="bytes, or a compiled regular expression", found=repr(pattern)[:100])
         self._expression = pattern
-        self.needle = None
         facts = _Facts.of(pattern)
         if facts is not None:
-            self.needle = facts.needle
+            self.needles = facts.needles
             self._is_bounded = facts.is_bounded
 
     def may_match(self, data: Any) -> bool:
         """Whether rows inside of this buffer may match."""
-        return self.needle is None or search.find(data, self.needle.text, self.needle.fold) >= 0
+        needles = self.needles
+        return needles is None or any(search.find(data, text, needles.fold) >= 0 for text in needles.texts)
 
     def rows(self, column: BytesColumn) -> NDArray[np.bool_]:
         """The rows that match. REQUIRES a column that starts at bit 0 of its validity."""
         found = np.zeros(len(column), np.bool_)
-        if self.needle is not None:
-            count = search.mark_rows(column.data, column.offsets.astype(np.int32, copy=False), *self.needle[:2], found)
-            if count and not self.needle.whole:
-                self._keep_matches(column, found)
-            return found
-        if self._expression is not None and self._is_bounded:
+        if self._is_bounded and (self.needles is None or min(map(len, self.needles.texts)) < TEXT_MIN):
             self._mark_bounded(column, found)
+            return found
+        if self.needles is not None:
+            offsets = column.offsets.astype(np.int32, copy=False)
+            for text in self.needles.texts:
+                search.mark_rows(column.data, offsets, text, self.needles.fold, found)
+            if not self.needles.whole:
+                self._keep_matches(column, found)
             return found
         found[:] = True
         if column.validity is not None:
@@ -117,7 +124,7 @@ class Matcher:
 class _Facts(NamedTuple):
     """What is known of an expression."""
 
-    needle: Needle | None
+    needles: Needles | None
     is_bounded: bool
 
     @classmethod
@@ -134,33 +141,55 @@ class _Facts(NamedTuple):
         ignores_case = bool(pattern.flags & re.IGNORECASE)
         if pattern.flags & re.LOCALE or (is_text and ignores_case):
             return cls(None, bounded and not pattern.flags & re.LOCALE)
-        runs: list[list[int]] = [[]]
-        whole = _collect(tree, runs, _UNSTABLE if is_text else frozenset())
-        texts = ["".join(map(chr, run)).encode() if is_text else bytes(run) for run in runs if run]
-        if not texts:
+        parts: list[Part] = [[]]
+        whole = _collect(tree, parts, _UNSTABLE if is_text else frozenset())
+        found = _best(parts)
+        if not found:
             return cls(None, bounded)
-        longest = max(texts, key=len)
-        return cls(Needle(longest.lower() if ignores_case else longest, ignores_case, whole), bounded)
+        texts = tuple("".join(map(chr, run)).encode() if is_text else bytes(run) for run in found)
+        return cls(Needles(tuple(text.lower() for text in texts) if ignores_case else texts, ignores_case, whole), bounded)
 
 
-def _collect(tree: Iterable[tuple[Any, Any]], runs: list[list[int]], excluded: frozenset[int]) -> bool:
+def _best(parts: list[Part]) -> tuple[list[int], ...]:
+    """The alternatives with the longest shortest one; none if nothing is required."""
+    sets = [part if isinstance(part, tuple) else (part,) for part in parts]
+    return max((each for each in sets if each and all(each)), key=lambda each: min(map(len, each)), default=())
+
+
+def _collect(tree: Iterable[tuple[Any, Any]], parts: list[Part], excluded: frozenset[int]) -> bool:
     """Append the characters that follow each other in every match. Returns whether they are the whole expression."""
     whole = True
     for code, argument in tree:
         name = str(code)
-        if name == "LITERAL" and argument not in excluded:
-            runs[-1].append(argument)
+        last = parts[-1]
+        if name == "LITERAL" and argument not in excluded and isinstance(last, list):
+            last.append(argument)
         elif name == "SUBPATTERN" and not argument[1] and not argument[2]:
-            whole &= _collect(argument[3], runs, excluded)
+            whole &= _collect(argument[3], parts, excluded)
         elif name == "AT":
             whole = False
         else:
             whole = False
-            runs.append([])
-            if name.endswith("_REPEAT") and argument[0] >= 1:
-                _collect(argument[2], runs, excluded)
-                runs.append([])
+            if name == "BRANCH":
+                parts += [_alternatives(argument[1], excluded)]
+            elif name.endswith("_REPEAT") and argument[0] >= 1:
+                parts.append([])
+                _collect(argument[2], parts, excluded)
+            parts.append([])
     return whole
+
+
+def _alternatives(trees: Iterable[Any], excluded: frozenset[int]) -> tuple[list[int], ...]:
+    """Characters of each alternative; none if one of them requires nothing, or there are too many."""
+    found: list[list[int]] = []
+    for tree in trees:
+        parts: list[Part] = [[]]
+        _collect(tree, parts, excluded)
+        best = _best(parts)
+        if not best:
+            return ()
+        found += best
+    return tuple(found) if len(found) <= TEXTS_MAX else ()
 
 
 def _is_free(tree: Iterable[tuple[Any, Any]]) -> bool:

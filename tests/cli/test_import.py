@@ -135,6 +135,25 @@ def values(rows: Any) -> list[bytes]:
     return list(rows.batch["value"].cast(pyarrow.binary()).to_pylist())
 
 
+def test_types_of_other_programs_are_converted(events: Callable[..., Any], tmp_path: Path) -> None:
+    table = pyarrow.table({
+        "value": pyarrow.array(["a", "b"]).dictionary_encode(), "key": pyarrow.array([b"kk", None], pyarrow.binary(2)),
+        "partition": pyarrow.array([0, None], pyarrow.uint64()), "timestamp": pyarrow.array([5, 6], pyarrow.uint32()),
+        "headers": pyarrow.array([[("h", b"1")], None], pyarrow.map_(pyarrow.string(), pyarrow.binary())),
+    })  # fmt: skip
+    with ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert events("import", str(tmp_path / "a.arrow"), "-t", "events").err == ""
+    assert contents(tmp_path / "data") == [(0, 5, b"kk", b"a", (("h", b"1"),)), (0, 6, None, b"b", ())]
+
+
+def test_transactions_have_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "TRANSACTION_BYTES", 25)
+    rows = [json_rows.ListRows([], size) for size in (10, 10, 10, 30, 10)]
+    found = [[each.size_bytes for each in group] for group in imports._transactions(iter(rows))]
+    assert found == [[10, 10, 10], [30], [10]]
+
+
 def test_tables_of_other_programs_are_imported(events: Callable[..., Any], tmp_path: Path) -> None:
     table = pyarrow.table({
         "value": pyarrow.array(["a", None]), "key": pyarrow.array([b"k", b""], pyarrow.large_binary()),

@@ -14,7 +14,7 @@ import embedlog
 from embedlog._native import search
 from embedlog.columns import patterns
 from embedlog.columns import scan as scan_module
-from embedlog.columns.patterns import Matcher, Needle
+from embedlog.columns.patterns import Matcher, Needles
 from embedlog.columns.scan import Scan
 from embedlog.columns.scan_bounds import ScanBounds
 from embedlog.errors import ConfigError, CorruptRecordError
@@ -70,32 +70,41 @@ def test_offsets_outside_of_the_data_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "needle"),
+    ("pattern", "needles"),
     [
-        (b"abc", Needle(b"abc", False, True)),
+        (b"abc", Needles((b"abc",), False, True)),
         (b"", None),
-        (re.compile(rb"abc"), Needle(b"abc", False, True)),
-        (re.compile(rb"AbC", re.IGNORECASE), Needle(b"abc", True, True)),
-        (re.compile(rb"a(bc)d"), Needle(b"abcd", False, True)),
-        (re.compile(rb"^abc$"), Needle(b"abc", False, False)),
-        (re.compile(rb"ab.*cde?"), Needle(b"ab", False, False)),
-        (re.compile(rb"[0-9]+xyz(abcd)+"), Needle(b"abcd", False, False)),
-        (re.compile(rb"(?:abcd)*xy"), Needle(b"xy", False, False)),
-        (re.compile(rb"(?i:abc)x"), Needle(b"x", False, False)),
-        (re.compile(rb"abc|xyz"), None),
+        (re.compile(rb"abc"), Needles((b"abc",), False, True)),
+        (re.compile(rb"AbC", re.IGNORECASE), Needles((b"abc",), True, True)),
+        (re.compile(rb"a(bc)d"), Needles((b"abcd",), False, True)),
+        (re.compile(rb"^abc$"), Needles((b"abc",), False, False)),
+        (re.compile(rb"ab.*cde?"), Needles((b"ab",), False, False)),
+        (re.compile(rb"[0-9]+xyz(abcd)+"), Needles((b"abcd",), False, False)),
+        (re.compile(rb"(?:abcd)*xy"), Needles((b"xy",), False, False)),
+        (re.compile(rb"(?i:abc)x"), Needles((b"x",), False, False)),
+        (re.compile(rb"abc|xyz"), Needles((b"abc", b"xyz"), False, False)),
+        (re.compile(rb"(error|warn|fatal): [0-9]"), Needles((b"error", b"warn", b"fatal"), False, False)),
+        (re.compile(rb"abcde(x|yz)"), Needles((b"abcde",), False, False)),
+        (re.compile(rb"abcde|abcdf"), Needles((b"abcd",), False, False)),
+        (re.compile(rb"(ab|cd(ef|gh))+"), Needles((b"ab", b"cd"), False, False)),
+        (re.compile(rb"ABC|XYZ", re.IGNORECASE), Needles((b"abc", b"xyz"), True, False)),
+        (re.compile(rb"abc|[0-9]"), None),
+        (re.compile(rb"abc|"), None),
+        (re.compile(b"|".join(b"%c%dx" % (65 + n, n) for n in range(17))), None),
         (re.compile(rb"(?!abc)"), None),
-        (re.compile("é+abc"), Needle(b"abc", False, False)),
-        (re.compile("ab\ufffdc"), Needle(b"ab", False, False)),
+        (re.compile("é+abc"), Needles((b"abc",), False, False)),
+        (re.compile("ab\ufffdc"), Needles((b"ab",), False, False)),
         (re.compile("abc", re.IGNORECASE), None),  # in text, other letters fold to these
     ],
 )
-def test_the_needle_is_in_every_match(pattern: Any, needle: Needle | None) -> None:
-    assert Matcher(pattern).needle == needle
+def test_every_match_contains_one_of_the_needles(pattern: Any, needles: Needles | None) -> None:
+    assert Matcher(pattern).needles == needles
 
 
 EXPRESSIONS = [
     rb"a", rb"ab", rb"^a", rb"a$", rb"\ba", rb"[ab]{2}", rb"a|B", rb"a.b", rb"(?s)a.*b", rb"b*", rb"a(?=b)", rb"(?<!a)b",
     rb"(?m)^b", rb"a{1,3}b", rb"(a)\1", rb"[^a]b", rb"a++b", rb"(?>a|ab)b", rb"\xc3.", rb"", rb"(?i)AB", rb"(?i)[ab]b",
+    rb"ab|Ba", rb"(?:aa|bb)a", rb"ab|b*", rb"(ab|Bb)$", rb"(?i)aa|b\n", rb"A(aa|bb)", rb"(?s)ab.*|b.a",
 ]  # fmt: skip
 
 
@@ -122,7 +131,7 @@ def test_without_the_parser_each_row_is_searched(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(patterns, "import_module", absent)
     matcher = Matcher(re.compile(b"ab"))
-    assert (matcher.needle, matcher.rows(BytesColumn.of([b"xab", b"a", b"b"])).tolist()) == (None, [True, False, False])
+    assert (matcher.needles, matcher.rows(BytesColumn.of([b"xab", b"a", b"b"])).tolist()) == (None, [True, False, False])
 
 
 # ---- scans -------------------------------------------------------------------------------------------------------------

@@ -120,12 +120,15 @@ def group_of(source: Source, target: Target) -> str:
 
 
 def _transactions(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
+    """The rows in groups of about TRANSACTION_BYTES."""
     taken: list[Rows] = []
+    size = 0
     for each in rows:
         taken.append(each)
-        if sum(some.size_bytes for some in taken) >= TRANSACTION_BYTES:
+        size += each.size_bytes
+        if size >= TRANSACTION_BYTES:
             yield taken
-            taken = []
+            taken, size = [], 0
     if taken:
         yield taken
 

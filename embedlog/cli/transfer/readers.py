@@ -146,8 +146,23 @@ def _after(batches: Iterator[pyarrow.RecordBatch], first: int) -> Iterator[Rows]
     for batch in batches:
         if first < batch.num_rows:
             for start in range(max(first, 0), batch.num_rows, GROUP_ROWS):
-                yield ArrowRows(_with_times(batch.slice(start, GROUP_ROWS)))
+                yield ArrowRows(_with_times(_plain(batch.slice(start, GROUP_ROWS))))
         first -= batch.num_rows
+
+
+def _plain(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """The batch without the types that a producer does not take: dictionaries, bytes of a fixed size, unsigned integers."""
+    import pyarrow
+
+    columns = []
+    for column in batch.columns:
+        plain = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+        if pyarrow.types.is_fixed_size_binary(plain.type):
+            plain = plain.cast(pyarrow.binary())
+        elif pyarrow.types.is_integer(plain.type):
+            plain = plain.cast(pyarrow.int64())
+        columns.append(plain)
+    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
