@@ -233,11 +233,13 @@ class Log(Administration, ReplicaAdministration):
         columns: Iterable[str] | None = None,
         isolation_level: Isolation = READ_UNCOMMITTED,
         client_rack: str | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Scan:
         """The present records of `topic` between the bounds, to be read any number of times: as records, or as columns.
 
         Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
         numbers; a partition without an entry is not bounded. Times are ms or aware datetimes. `client_rack`: as for a consumer.
+        `progress(offsets passed, all offsets)` is called in each reading, after each chunk; its exception ends the reading.
         Raises UnknownTopicOrPartitionError (also for a bound of a partition that is not read), ConfigError (a start after its
         end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
         """
@@ -248,7 +250,7 @@ class Log(Administration, ReplicaAdministration):
         )  # fmt: skip
         if client_rack is not None and type(client_rack) is not str:
             raise TypeError(f"a rack is a text, not {type(client_rack).__name__}")
-        return Scan(self._engine, topic, bounds, client_rack)
+        return Scan(self._engine, topic, bounds, client_rack, progress)
 
     def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
         """Copy all published records to a directory that is absent or empty; other processes continue meanwhile.

@@ -6,10 +6,12 @@ PROGRESS-1  rich is imported for terminals only; without one, nothing is printed
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-Advance = Callable[[int, int], None]  # the bytes done, and all bytes
+if TYPE_CHECKING:
+    from embedlog.progress import Advance
 
 
 @contextmanager
@@ -18,10 +20,7 @@ def progress(*, lines: bool = False) -> Iterator[Advance]:
     if not sys.stderr.isatty() or (lines and sys.stdout.isatty()):
         yield lambda done, total: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+    from embedlog.progress import bar
 
-    columns = (BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=lines) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with bar(unit="bytes", transient=lines) as advance:
+        yield advance

@@ -6,11 +6,12 @@ SCAN-3  bounds are filters: offsets outside of the log are ignored; records that
     are an error
 SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself through the C
     stream interface
+SCAN-5  the progress of a reading is counted in offsets, after each chunk: the number of records is not known before the end
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -43,6 +44,8 @@ CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, 
 SHOWN = 10  # records in a notebook
 BOUNDS_SHOWN = 5  # partitions in the repr
 
+Progress = Callable[[int, int], object]  # offsets that a reading has passed, all offsets of the scan
+
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
 
@@ -57,14 +60,16 @@ class Scan:
         >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
     """
 
-    def __init__(self, engine: Engine, topic: str, bounds: ScanBounds, rack: str | None = None) -> None:
+    def __init__(
+        self, engine: Engine, topic: str, bounds: ScanBounds, rack: str | None = None, progress: Progress | None = None
+    ) -> None:
         found = engine.topic(topic)
         limits = bounds.within(topic, list(found.here))
         limits.check_order()
         self.topic = topic
         self.topic_id: str = found.topic_id
         self.isolation_level = bounds.isolation_level
-        self._engine, self._rack = engine, rack
+        self._engine, self._rack, self._progress = engine, rack, progress
         self.columns = limits.columns
         self._start_ms, self._end_ms = limits.start_ms, limits.end_ms
         self._bounds = {
@@ -251,6 +256,22 @@ class Scan:
 
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks with records, and the number of their partition."""
+        if self._progress is None:
+            return self._chunks(columns)
+        return self._reported(tuple(dict.fromkeys((*columns, "offset"))), self._progress)
+
+    def _reported(self, columns: tuple[str, ...], progress: Progress) -> Iterator[tuple[int, Decoded]]:
+        """The same with reports of the progress (SCAN-5)."""
+        total, passed = sum(last - first for first, last in self._bounds.values()), dict.fromkeys(self._bounds, 0)
+        progress(0, total)
+        for number, decoded in self._chunks(columns):
+            yield number, decoded
+            assert decoded.offsets is not None
+            passed[number] = int(decoded.offsets[-1]) + 1 - self._bounds[number][0]
+            progress(sum(passed.values()), total)
+        progress(total, total)
+
+    def _chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         source = self._source(columns)
         pieces = read_ahead(source.fetch, source.decode, more=source.more)
         while True:

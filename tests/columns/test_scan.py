@@ -365,3 +365,27 @@ def test_pickling_is_refused_with_the_way_to_do_it(engine: FakeEngine) -> None:
 
 def test_it_says_what_it_is(engine: FakeEngine) -> None:
     assert repr(scan_of(engine, "a", columns=["value"], partitions=0)) == "Scan('a', bounds={0: (0, 40)}, columns=['value'])"
+
+
+def test_a_reading_reports_its_progress(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_room, "CHUNK_BYTES", 1)
+    told: list[tuple[int, int]] = []
+    bounds = ScanBounds(start_offset={0: 10}, columns=["value"])
+    scan = Scan(engine, "a", bounds, progress=lambda done, total: told.append((done, total)))  # type: ignore[arg-type]
+    assert scan.to_arrow().column_names == ["value"]
+    first = list(told)
+    assert (first[0], first[-1]) == ((0, 55), (55, 55))
+    assert first == sorted(first)
+    assert len(first) > 4, "one report for each chunk"
+    assert [record.offset for record in scan.narrowed(partitions=0, end_offset=12).records()] == [10, 11]
+    assert told[len(first) :] == [(0, 2), (2, 2), (2, 2)]
+
+
+def test_an_error_of_the_progress_ends_the_reading(engine: FakeEngine) -> None:
+    def fail(done: int, total: int) -> None:
+        if done:
+            raise ZeroDivisionError
+
+    scan = Scan(engine, "a", ScanBounds(), progress=fail)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
+        scan.to_arrow()

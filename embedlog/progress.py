@@ -1,0 +1,43 @@
+"""Shows the progress of long work as a bar, in terminals and notebooks (extra `progress`).
+
+PROGRESSBAR-1  where neither a terminal nor a notebook shows it, a bar prints nothing
+PROGRESSBAR-2  rich is imported for the first bar, not with the package
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Literal, TypeAlias
+
+from embedlog import MissingExtraError
+
+__all__ = ["Advance", "bar"]
+
+Advance: TypeAlias = Callable[[int, int], None]  # the amount done, and the whole amount
+
+
+@contextmanager
+def bar(
+    title: str = "", *, unit: Literal["bytes", "offsets"] = "offsets", transient: bool = False, file: IO[str] | None = None
+) -> Iterator[Advance]:
+    """A bar until the end of the block, as a callback for `progress=` of `log.scan` and `log.backup`.
+
+    `transient` removes it at the end. `file` is standard error without one. Raises MissingExtraError without rich.
+
+    Example:
+        >>> with bar("events") as progress:                                             # doctest: +SKIP
+        ...     table = log.scan("events", progress=progress).to_arrow()
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as missing:
+        raise MissingExtraError("progress bars need rich", extra="progress") from missing
+    console = Console(file=file, stderr=file is None)
+    amount = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
+    silent = not (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=transient, disable=silent) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
