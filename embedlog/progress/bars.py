@@ -12,8 +12,6 @@ from typing import IO, Literal, TypeAlias
 
 from embedlog import MissingExtraError
 
-__all__ = ["Advance", "bar"]
-
 Advance: TypeAlias = Callable[[int, int], None]  # the amount done, and the whole amount
 
 

@@ -1,0 +1,89 @@
+"""Contains `History`, the end offsets of topics and the lags of groups at several times.
+
+PLOTHISTORY-1  a value is measured, never guessed: what a report does not know is a gap in its line
+PLOTHISTORY-2  memory is bounded: the oldest observation is dropped first
+PLOTHISTORY-3  a rate comes from the difference of end offsets, so it counts the appends of all processes. Deletion changes no end
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
+
+OBSERVATIONS_MAX: Final = 10_000
+
+
+class Measured(Protocol):
+    """A log."""
+
+    def metrics(self) -> dict[str, Any]: ...
+
+
+class Observation(NamedTuple):
+    """The end offsets of a topic, summed over its partitions, and the lags of groups, at one time."""
+
+    time_s: float
+    ends: Mapping[str, int]
+    lags: Mapping[str, int]
+
+
+class History:
+    """Observations of a log. Each call of `observe` adds one. Threads: one at a time.
+
+    Example:
+        >>> history = History(log)                                                      # doctest: +SKIP
+        >>> for _ in range(60):                                                         # doctest: +SKIP
+        ...     history.observe()
+        ...     time.sleep(1)
+        >>> plot.lag(history)                                                           # doctest: +SKIP
+    """
+
+    def __init__(self, log: Measured, *, count_max: int = OBSERVATIONS_MAX, clock_s: Callable[[], float] = time.time) -> None:
+        self._log, self._clock_s = log, clock_s
+        self._found: deque[Observation] = deque(maxlen=count_max)
+
+    def observe(self) -> Observation:
+        """Add the present state, and return it. Raises ClosedError."""
+        known = self._log.metrics()
+        ends: dict[str, int | None] = {}
+        for (topic, _), gauges in known["partitions"].items():
+            before, end = ends.get(topic, 0), gauges["LogEndOffset"]
+            ends[topic] = None if before is None or end is None else before + end
+        made = Observation(
+            self._clock_s(),
+            {topic: end for topic, end in ends.items() if end is not None},
+            {group: each["records-lag"] for group, each in known["groups"].items()},
+        )
+        self._found.append(made)
+        return made
+
+    @property
+    def observations(self) -> list[Observation]:
+        """The observations in the order of time."""
+        return list(self._found)
+
+    def lags(self) -> dict[str, list[tuple[float, float]]]:
+        """The lag of each group in records, by time; NaN while it is not known."""
+        return self._lines(lambda each: each.lags)
+
+    def ends(self) -> dict[str, list[tuple[float, float]]]:
+        """The sum of the end offsets of each topic, by time; NaN while it is not known."""
+        return self._lines(lambda each: each.ends)
+
+    def rates(self) -> dict[str, list[tuple[float, float]]]:
+        """Offsets per second of each topic between two observations, at the time of the second one; NaN if one is not known."""
+        return {
+            topic: [
+                (after_s, (end - start) / (after_s - before_s))
+                for (before_s, start), (after_s, end) in pairwise(line)
+                if after_s > before_s
+            ]
+            for topic, line in self.ends().items()
+        }
+
+    def _lines(self, values: Callable[[Observation], Mapping[str, int]]) -> dict[str, list[tuple[float, float]]]:
+        names = sorted({name for each in self._found for name in values(each)})
+        return {name: [(each.time_s, values(each).get(name, float("nan"))) for each in self._found] for name in names}
