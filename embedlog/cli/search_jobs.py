@@ -2,7 +2,7 @@
 
 SEARCHJOB-1  a worker is a forked process that opens the log read-only itself; it is started only if each has much to read
 SEARCHJOB-2  at most two pieces a worker are searched ahead, so that memory is bounded if the reader of the output is slow
-SEARCHJOB-3  the parent alone is interrupted by Ctrl-C; workers end after their piece
+SEARCHJOB-3  the parent alone is interrupted by Ctrl-C; workers end after their piece, or at once if the parent was killed
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -21,6 +22,7 @@ import embedlog
 from embedlog import IsolationLevel, Log
 from embedlog.cli.record_format import Formatter, envelope, formatted
 
+PARENT_CHECK_S = 0.5  # a worker of a killed parent would wait for its next piece for ever
 PIECE_BYTES = 32 << 20
 WORKER_BYTES = 128 << 20  # for each worker; a start costs about as much as the search of so many bytes
 
@@ -88,7 +90,7 @@ def search(log: Log, query: Query, pieces: Sequence[Piece], limit: int | None) -
 def search_with_workers(query: Query, pieces: Sequence[Piece], limit: int | None, workers: int) -> Generator[Result, None, None]:
     """The same by forked processes. REQUIRES that this process has no open log."""
     running: deque[tuple[Piece, Future[tuple[int, list[bytes]]]]] = deque()
-    pool = ProcessPoolExecutor(workers, get_context("fork"), _start_worker, (query,))
+    pool = ProcessPoolExecutor(workers, get_context("fork"), _start_worker, (query, os.getpid()))
     try:
         for piece in pieces:
             running.append((piece, pool.submit(_work, piece, limit)))
@@ -112,10 +114,18 @@ def cores() -> int:
 _open: list[tuple[Query, Log]] = []  # of this worker; one entry after its start
 
 
-def _start_worker(query: Query) -> None:
+def _start_worker(query: Query, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), name="embedlog-parent", daemon=True).start()
     places = list(query.directories)
     _open.append((query, embedlog.open(places[0] if len(places) == 1 else places, read_only=True)))
+
+
+def _end_with(parent: int) -> None:
+    never = threading.Event()
+    while os.getppid() == parent:
+        never.wait(PARENT_CHECK_S)
+    os._exit(1)
 
 
 def _work(piece: Piece, limit: int | None) -> tuple[int, list[bytes]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,3 +147,31 @@ def test_workers_are_as_many_as_are_worth_their_start() -> None:
     counts = [search_jobs.worker_count([piece] * count, 4) for count in range(7)]
     assert counts == [1, 1, 2, 3, 4, 4, 4]
     assert search_jobs.worker_count([piece._replace(size_bytes=1)] * 99, 4) == 1
+
+
+KILLED = """
+import os, sys, threading
+from embedlog.cli import program, search_jobs
+
+def work(piece, limit):
+    os.write(2, b"%d\\n" % os.getpid())
+    threading.Event().wait()
+
+search_jobs.WORKER_BYTES, search_jobs._work = 1, work
+program.main(["-d", sys.argv[1], "grep", "v", "-j", "2"])
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_process_end(filled: Callable[..., Any], tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "data")], stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        pids = [int(process.stderr.readline()) for _ in range(2)]
+    finally:
+        process.kill()
+        assert process.stderr is not None
+        rest = process.stderr.read()  # ends when no worker has the pipe open
+        process.communicate()
+    assert rest == b""
+    assert len(set(pids)) == 2

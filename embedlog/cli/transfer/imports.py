@@ -97,9 +97,9 @@ class _Head:
         """The head of a file. Raises ConfigError if the metadata of an earlier import names another one."""
         if not file.seekable():
             return cls(0, "-", source.path)
-        match = _METADATA.match(metadata)
+        match, start = _METADATA.match(metadata), file.tell()
         data = file.read(HEAD_BYTES if match is None else min(int(match[1]), HEAD_BYTES))
-        file.seek(0)
+        file.seek(start)
         found = cls(len(data), hashlib.sha256(data).hexdigest()[:16], source.path)
         if match is not None and match[2] != "-" and (int(match[1]), match[2]) != (found.size, found.digest):
             raise ConfigError(
