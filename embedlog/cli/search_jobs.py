@@ -12,8 +12,9 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple, TypeAlias
@@ -87,21 +88,30 @@ def search(log: Log, query: Query, pieces: Sequence[Piece], limit: int | None) -
         yield (piece, *query.run(log, piece, limit))
 
 
-def search_with_workers(query: Query, pieces: Sequence[Piece], limit: int | None, workers: int) -> Generator[Result, None, None]:
-    """The same by forked processes. REQUIRES that this process has no open log."""
-    running: deque[tuple[Piece, Future[tuple[int, list[bytes]]]]] = deque()
+@contextmanager
+def worker_pool(query: Query, workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Forked processes that have the log open. REQUIRES that this process has no open log, and no other thread yet."""
     pool = ProcessPoolExecutor(workers, get_context("fork"), _start_worker, (query, os.getpid()))
     try:
-        for piece in pieces:
-            running.append((piece, pool.submit(_work, piece, limit)))
-            if len(running) >= 2 * workers:
-                first, future = running.popleft()
-                yield (first, *future.result())
-        while running:
-            first, future = running.popleft()
-            yield (first, *future.result())
+        pool.submit(os.getpid).result()  # the first call starts all of them
+        yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def search_in_pool(
+    pool: ProcessPoolExecutor, pieces: Sequence[Piece], limit: int | None, workers: int
+) -> Generator[Result, None, None]:
+    """As `search`, by the processes of a pool."""
+    running: deque[tuple[Piece, Future[tuple[int, list[bytes]]]]] = deque()
+    for piece in pieces:
+        running.append((piece, pool.submit(_work, piece, limit)))
+        if len(running) >= 2 * workers:
+            first, future = running.popleft()
+            yield (first, *future.result())
+    while running:
+        first, future = running.popleft()
+        yield (first, *future.result())
 
 
 def cores() -> int:

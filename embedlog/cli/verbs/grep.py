@@ -31,8 +31,9 @@ from embedlog.cli.search_jobs import (
     Result,
     cores,
     search,
-    search_with_workers,
+    search_in_pool,
     worker_count,
+    worker_pool,
 )
 
 LAYOUT = "%t\\t%p\\t%o\\t%T\\t%k\\t%s\\n"
@@ -97,7 +98,8 @@ def _grep(options: dict[str, Any]) -> int:
         if workers == 1:
             _print_lines(search(log, query, pieces, limit), pieces, limit, counts)
     if workers > 1:
-        _print_lines(search_with_workers(query, pieces, limit, workers), pieces, limit, counts)
+        with worker_pool(query, workers) as pool:
+            _print_lines(search_in_pool(pool, pieces, limit, workers), pieces, limit, counts)
     if options["counts_only"] and not options["quiet"]:
         _print_counts(counts)
     return sum(counts.values())

@@ -1,5 +1,5 @@
-/* The search of bytes in any buffer and any column, with and without regard to case: the first occurrence, and the rows, as by comparison
- * of each place. */
+/* The search of bytes in any buffer and any column, with and without regard to case. It finds the first occurrence and the rows that a
+ * comparison of each place finds. */
 #include "fuzz.h"
 
 enum { NEEDLE_MAX = 100, ROWS_MAX = 8, COPIES = 4 };
