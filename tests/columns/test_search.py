@@ -190,6 +190,22 @@ def test_a_chunk_without_the_needle_is_not_decoded(engine: FakeEngine, monkeypat
     assert len(decoded) > 3
 
 
+def test_compressed_and_plain_batches_are_searched(tmp_path: Path) -> None:
+    codecs = ("none", "gzip", "lz4", "zstd", "none")
+    with embedlog.open(tmp_path) as log:
+        log.create_topic("a")
+        for codec in codecs:
+            with log.producer(compression_type=codec) as producer:
+                producer.send_batch("a", [b"x" * 200 + codec.encode() + b"%d" % n for n in range(50)]).result()
+        scan = log.scan("a")
+        for codec in codecs[1:]:
+            assert scan.search(codec.encode() + b"7").count() == codecs.count(codec)
+            assert [record.value[200:] for record in scan.search(re.compile(codec.encode() + b".*49$"))] == [
+                codec.encode() + b"49"
+            ] * codecs.count(codec)
+        assert scan.search(b"absent").count() == 0
+
+
 def test_damage_is_an_error_also_in_a_chunk_without_a_match(tmp_path: Path) -> None:
     with embedlog.open(tmp_path) as log:
         log.create_topic("a")

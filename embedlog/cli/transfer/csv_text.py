@@ -98,7 +98,7 @@ def bytes_of(value: object) -> bytes | None:
 
 def headers_of(value: object) -> list[tuple[str, bytes | None]]:
     """The pairs of a flat list of names and values. Raises ValueError."""
-    if value is None:
+    if not value and (value is None or isinstance(value, list)):
         return []
     if not isinstance(value, list) or len(value) % 2 or not all(isinstance(name, str) for name in value[::2]):
         raise ValueError("headers: expected a list of names and values in turn")

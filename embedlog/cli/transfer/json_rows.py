@@ -16,8 +16,9 @@ from embedlog import InvalidRecordError, Producer
 from embedlog.cli.transfer.csv_text import bytes_of, headers_of
 
 LINE_BYTES_MAX = 1 << 30
-KEYS = {"payload", "value", "key", "headers", "ts", "timestamp", "partition"}
-IGNORED = {"topic", "offset", "tstype", "broker", "leader_epoch", "timestamp_type"}
+KEYS = {"payload", "value", "key", "headers", "ts", "timestamp", "partition"} | {  # and those that are ignored
+    "topic", "offset", "tstype", "broker", "leader_epoch", "timestamp_type",
+}  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -77,14 +78,13 @@ def _row(line: bytes, number: int) -> Row:
         found = json.loads(line)
         if not isinstance(found, dict):
             raise ValueError("expected an object")
-        if unknown := found.keys() - KEYS - IGNORED:
-            raise ValueError(f"unknown key {min(unknown)!r}")
-        value = [name for name in ("payload", "value") if name in found]
-        if len(value) != 1:
+        if not found.keys() <= KEYS:
+            raise ValueError(f"unknown key {min(found.keys() - KEYS)!r}")
+        if ("payload" in found) == ("value" in found):
             raise ValueError("expected payload, or value")
         return Row(
-            bytes_of(found[value[0]]), bytes_of(found.get("key")), headers_of(found.get("headers")),
-            _time(found.get("ts", found.get("timestamp"))), _partition(found.get("partition")),
+            bytes_of(found["payload"] if "payload" in found else found["value"]), bytes_of(found.get("key")),
+            headers_of(found.get("headers")), _time(found.get("ts", found.get("timestamp"))), _partition(found.get("partition")),
         )  # fmt: skip
     except (ValueError, RecursionError) as problem:
         raise InvalidRecordError(f"line {number}: {problem}", found=repr(line[:100])) from problem
