@@ -22,7 +22,7 @@ def test_locks_and_waits_are_rows(events: Callable[..., Any], tmp_path: Path, mo
     )
     found = [
         ProcessDescription(1, "me", "run", "write", locks, (WaitDescription(f"{base}/b-0/embedlog.page", "append"),), 4),
-        ProcessDescription(2, "me", "look", "read", (), None, 1),
+        ProcessDescription(2, "me", "look\n\x1b[31m now", "read", (), None, 1),
         ProcessDescription(None, None, "", "write", locks[:1], None, 0),
     ]  # fmt: skip
     monkeypatch.setattr(embedlog, "processes", lambda places: found)
@@ -33,7 +33,7 @@ def test_locks_and_waits_are_rows(events: Callable[..., Any], tmp_path: Path, mo
         "1 me write shares directory in use .lock run",
         "1 me write holds append a-0/embedlog.lock run",
         "1 me write waits for append b-0/embedlog.page run",
-        "2 me read - - - look",
+        "2 me read - - - look [31m now",
         "- - write shares directory in use .lock not visible",
     ]  # fmt: skip
 

@@ -31,6 +31,11 @@ def processes() -> int:
         ]
         for state, purpose, path in parts or [(None, None, None)]:
             shown = path if path is None or not base else os.path.relpath(path, base)
-            rows.append([each.pid, each.user, each.mode, state, purpose, shown, each.command or "not visible"])
+            rows.append([each.pid, each.user, each.mode, state, purpose, shown, _line(each.command) or "not visible"])
     table(["pid", "user", "mode", "state", "purpose", "file", "command"], rows)
     return 0 if found else 1
+
+
+def _line(text: str) -> str:
+    """The text of another process without control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
