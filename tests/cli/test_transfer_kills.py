@@ -1,4 +1,4 @@
-"""Export and import killed by SIGKILL at any time, until both are complete: no record is lost or twice in the copy."""
+"""Export and import as processes: killed at any time until both are complete, and with a set of directories."""
 
 from __future__ import annotations
 
@@ -71,3 +71,25 @@ def test_a_killed_export_and_a_killed_import_make_an_equal_copy(tmp_path: Path, 
             copies.append(found)
     assert copies[1] == copies[0]
     assert len(copies[0]) == RECORDS
+
+
+@pytest.mark.slow
+def test_a_set_is_searched_exported_and_imported(tmp_path: Path) -> None:
+    places = [str(tmp_path / name) for name in "abc"]
+
+    def run(*words: str, given: bytes = b"") -> list[str]:
+        command = [sys.executable, "-m", "embedlog", *words]
+        environment = os.environ | {"EMBEDLOG_DIR": os.pathsep.join(places)}
+        done = subprocess.run(command, input=given, capture_output=True, env=environment, timeout=100)
+        assert (done.returncode, done.stderr) == (0, b""), words
+        return done.stdout.decode().splitlines()
+
+    for topic in ("events", "copy"):
+        run("topics", "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
+    run("produce", "-t", "events", given=b"".join(b"%d\n" % n for n in range(20)))
+    assert sorted(run("grep", "^1.$", "events", "-f", "%s\\n")) == [str(n) for n in range(10, 20)]
+    run("export", str(tmp_path / "out"), "--format", "csv", "-t", "events")
+    run("import", str(tmp_path / "out"), "-t", "copy")
+    assert run("cat", "copy") == run("cat", "events")
+    with embedlog.open(places):
+        assert [each.split()[2] for each in run("who")[1:] if "directory in use" in each] == ["write"] * 3
