@@ -77,9 +77,12 @@ class Pool:
         self._consumer.subscribe(topics, on_revoked=self._revoked, on_lost=self._lost)
         busy_s = commit_s = time.monotonic()
         try:
-            while not self._stopped.is_set() and (idle_s is None or time.monotonic() - busy_s < idle_s):
-                if self._poll() or self._waiting:
+            while not self._stopped.is_set():
+                assigned = bool(self._consumer.assignment())
+                if self._poll() or self._waiting or not assigned:
                     busy_s = time.monotonic()
+                elif idle_s is not None and time.monotonic() - busy_s >= idle_s:
+                    break
                 if time.monotonic() - commit_s >= COMMIT_S:
                     self._commit()
                     commit_s = time.monotonic()

@@ -126,9 +126,10 @@ def test_a_partition_moves_with_its_records_finished(tmp_path: Path) -> None:
     assert len(seen) == len(set(seen)) == 60, "none is lost, and none repeated"
 
 
-def test_the_program_ends_when_it_is_idle(tmp_path: Path) -> None:
+def test_the_program_ends_when_it_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedlog.open(tmp_path / "log") as log:
         fill(log, 30)
-    examples.run("worker_pool.py", tmp_path / "log", "t", "--idle", 0.3)
+    monkeypatch.setattr(sys, "argv", ["worker_pool", str(tmp_path / "log"), "t", "--idle", "0.01"])
+    pools.main()
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         assert log.scan("t.digests").num_rows == 30

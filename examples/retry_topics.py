@@ -1,0 +1,137 @@
+"""Retries with delays, and a topic for records that never succeed: each record has one outcome, also after kill -9.
+
+    python examples/retry_topics.py data orders --delays 1 10 60
+
+The program parses JSON values with a number `amount`, and writes the doubled amount to `orders.results`. A record that fails goes
+to `orders.retry.1`, after the delay of that topic to the next one, and in the end to `orders.dead`, with the error and its first
+place in headers. Other records continue meanwhile, so a retry is processed later than newer records of its key.
+
+Results, retries and offsets are in one transaction. Readers with `isolation.level=read_committed` see each outcome once. A retry
+topic has one delay, so its records are due in order: a partition whose first record is not due is paused until then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import embedlog
+from embedlog import ProducerRecord, Record, TopicPartition
+
+Handle = Callable[[Record[bytes, bytes]], Iterable[ProducerRecord]]
+PREFIX = "retry."  # of the headers that this program adds
+
+
+class Retries:
+    """The topics of the retries of a topic, and the program that follows them. Threads: one, except `stop`."""
+
+    def __init__(
+        self,
+        log: embedlog.Log,
+        topic: str,
+        handle: Handle,
+        *,
+        group: str = "retries",
+        delays_s: Sequence[float] = (1, 10, 60),
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._log, self._handle, self._group, self._clock_s = log, handle, group, clock_s
+        self._stages = [topic, *(f"{topic}.retry.{number}" for number in range(1, len(delays_s) + 1)), f"{topic}.dead"]
+        self._delays_s = [*delays_s, 0.0]  # before the next stage is processed
+        self._due_s: dict[TopicPartition, float] = {}  # of paused partitions
+        self._stopped = False
+        for name in self._stages:
+            log.create_topic(name, exist_ok=True)
+
+    def stop(self) -> None:
+        """End `run` after the present poll. May be called by any thread and by a signal handler."""
+        self._stopped = True
+
+    def run(self, *, idle_s: float | None = None) -> None:
+        """Process records until `stop`, or until no record came and none waited for `idle_s`."""
+        options = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        with self._log.producer(transactional_id=self._group) as producer:
+            producer.init_transactions()
+            with self._log.consumer(group_id=self._group, config=options) as consumer:
+                consumer.subscribe(self._stages[:-1], on_revoked=self._forget)
+                busy_s = time.monotonic()
+                while not self._stopped:
+                    now_s = self._clock_s()
+                    for place in [place for place, due_s in self._due_s.items() if due_s <= now_s]:
+                        consumer.resume(place)
+                        del self._due_s[place]
+                    assigned = bool(consumer.assignment())
+                    records = consumer.poll(max(0.0, min([0.2, *(due_s - now_s for due_s in self._due_s.values())])))
+                    if records or self._due_s or not assigned:
+                        busy_s = time.monotonic()
+                    elif idle_s is not None and time.monotonic() - busy_s >= idle_s:
+                        break
+                    if not records:
+                        continue
+                    with producer.transaction():
+                        for record in records:
+                            for outcome in self._outcomes(consumer, record):
+                                producer.send(outcome.topic, outcome.value, key=outcome.key, headers=outcome.headers)
+                        positions = {place: consumer.position(place) for place in consumer.assignment()}
+                        producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+
+    def _forget(self, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._due_s.pop(place, None)
+
+    def _outcomes(self, consumer: embedlog.Consumer[bytes, bytes], record: Record[bytes, bytes]) -> list[ProducerRecord]:
+        """The records that a record becomes; none if it is not due: then it is read again."""
+        place, headers = TopicPartition(record.topic, record.partition), dict(record.headers)
+        if place in self._due_s:  # an earlier record of this poll was not due
+            return []
+        due_s = int(headers.get(f"{PREFIX}due-ms") or b"0") / 1000
+        if due_s > self._clock_s():
+            consumer.seek(place, record.offset)
+            consumer.pause(place)
+            self._due_s[place] = due_s
+            return []
+        try:
+            return list(self._handle(record))
+        except Exception as error:  # noqa: BLE001 (any error of the handler is a failed attempt)
+            return [self._retry(record, error)]
+
+    def _retry(self, record: Record[bytes, bytes], error: Exception) -> ProducerRecord:
+        """The record in the topic of its next attempt, or in that of the dead ones."""
+        known, stage = dict(record.headers), self._stages.index(record.topic)
+        first = known.get(f"{PREFIX}first") or f"{record.topic}-{record.partition}@{record.offset}".encode()
+        due_ms = int((self._clock_s() + self._delays_s[stage]) * 1000)
+        added = {"first": first, "attempts": b"%d" % (stage + 1), "error": repr(error)[:500].encode(), "due-ms": b"%d" % due_ms}
+        headers = [pair for pair in record.headers if not pair[0].startswith(PREFIX)]
+        headers += [(PREFIX + name, value) for name, value in added.items()]
+        return ProducerRecord(self._stages[stage + 1], record.value, record.key, headers=headers)
+
+
+def doubled(target: str) -> Handle:
+    """The work of the program."""
+
+    def handle(record: Record[bytes, bytes]) -> list[ProducerRecord]:
+        amount = json.loads(record.value)["amount"]
+        return [ProducerRecord(target, b"%d" % (2 * int(amount)), record.key)]
+
+    return handle
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("directory", help="the log directory")
+    parser.add_argument("topic")
+    parser.add_argument(
+        "--delays", type=float, nargs="+", default=[1.0, 10.0, 60.0], metavar="S", help="of the attempts after the first"
+    )
+    parser.add_argument("--idle", type=float, default=None, metavar="S", help="end after this time without a record")
+    given = parser.parse_args()
+    with embedlog.open(given.directory) as log:
+        target = f"{given.topic}.results"
+        log.create_topic(target, exist_ok=True)
+        Retries(log, given.topic, doubled(target), delays_s=given.delays).run(idle_s=given.idle)
+
+
+if __name__ == "__main__":
+    main()

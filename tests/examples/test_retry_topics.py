@@ -1,0 +1,131 @@
+"""Retry topics: one outcome for each record, after the right number of attempts, also if the program is killed."""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import ProducerRecord
+from tests.support import examples
+
+sys.path.append(str(examples.EXAMPLES))
+retry_topics: Any = importlib.import_module("retry_topics")
+
+QUIET = {"housekeeping": False}
+
+
+def fill(log: embedlog.Log, values: list[bytes]) -> None:
+    log.create_topic("t", 2, exist_ok=True)
+    log.create_topic("t.results", exist_ok=True)
+    with log.producer() as producer:
+        for number, value in enumerate(values):
+            producer.send("t", value, key=b"%d" % number, partition=number % 2, headers=[("mine", b"%d" % number)])
+
+
+def committed(log: embedlog.Log, topic: str) -> list[Any]:
+    return list(log.scan(topic, isolation_level="read_committed").records())
+
+
+class Flaky:
+    """A handler: a value is the number of attempts that fail."""
+
+    def __init__(self) -> None:
+        self.attempts: collections.Counter[bytes] = collections.Counter()
+
+    def __call__(self, record: Any) -> list[ProducerRecord]:
+        self.attempts[record.key] += 1
+        if self.attempts[record.key] <= int(record.value):
+            raise ValueError(f"attempt {self.attempts[record.key]}")
+        return [ProducerRecord("t.results", record.value, record.key)]
+
+
+def test_a_record_succeeds_at_its_attempt_or_is_dead(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        fill(log, [b"0", b"1", b"2", b"3", b"0"])
+        flaky = Flaky()
+        retry_topics.Retries(log, "t", flaky, delays_s=(0.01, 0.02)).run(idle_s=0.01)
+        assert flaky.attempts == {b"0": 1, b"1": 2, b"2": 3, b"3": 3, b"4": 1}
+        assert sorted(each.key for each in committed(log, "t.results")) == [b"0", b"1", b"2", b"4"]
+        (dead,) = committed(log, "t.dead")
+        headers = dict(dead.headers)
+        assert (dead.key, dead.value) == (b"3", b"3")
+        assert headers["mine"] == b"3"
+        assert (headers["retry.first"], headers["retry.attempts"]) == (b"t-1@1", b"3")
+        assert headers["retry.error"] == b"ValueError('attempt 3')"
+        assert len(dead.headers) == len(headers) == 5
+
+
+def test_a_retry_waits_for_its_delay_and_others_do_not(tmp_path: Path) -> None:
+    now = [1000.0]
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        fill(log, [b"1", b"0"])
+        flaky = Flaky()
+
+        def run(attempts: int) -> None:
+            """Until a record waits, or has had this number of attempts."""
+
+            def clock() -> float:
+                if retries is not None and (retries._due_s or flaky.attempts[b"0"] == attempts):
+                    retries.stop()
+                return now[0]
+
+            retries = None
+            retries = retry_topics.Retries(log, "t", flaky, delays_s=(60,), clock_s=clock)
+            retries.run()
+
+        run(attempts=2)
+        now[0] += 59
+        run(attempts=2)
+        assert flaky.attempts == {b"0": 1, b"1": 1}
+        now[0] += 1
+        run(attempts=2)
+        assert flaky.attempts == {b"0": 2, b"1": 1}
+        assert sorted(each.key for each in committed(log, "t.results")) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_a_killed_program_leaves_one_outcome_of_each_record(tmp_path: Path, nth: int) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        fill(log, [b"0", b"9", b"0", b"9"])
+    child = os.fork()
+    if child == 0:
+        try:
+            calls = 0
+
+            def handle(record: Any) -> list[ProducerRecord]:
+                nonlocal calls
+                calls += 1
+                if calls == nth:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if record.value == b"9":
+                    raise ValueError
+                return [ProducerRecord("t.results", record.value, record.key)]
+
+            with embedlog.open(tmp_path, config=QUIET) as log:
+                retry_topics.Retries(log, "t", handle, delays_s=(0.01,)).run(idle_s=5)
+        finally:
+            os._exit(1)  # it was not killed
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        flaky = Flaky()
+        retry_topics.Retries(log, "t", flaky, delays_s=(0.01,)).run(idle_s=0.01)
+        assert sorted(each.key for each in committed(log, "t.results")) == [b"0", b"2"]
+        assert sorted(each.key for each in committed(log, "t.dead")) == [b"1", b"3"]
+
+
+def test_the_program_writes_results_and_dead_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        fill(log, [b'{"amount": 4}', b"no json", b'{"amount": "5"}'])
+    monkeypatch.setattr(sys, "argv", ["retry_topics", str(tmp_path / "log"), "t", "--delays", "0.01", "--idle", "0.01"])
+    retry_topics.main()
+    with embedlog.open(tmp_path / "log", read_only=True) as log:
+        assert sorted(each.value for each in committed(log, "t.results")) == [b"10", b"8"]
+        assert [each.value for each in committed(log, "t.dead")] == [b"no json"]
