@@ -149,14 +149,14 @@ class KeptEvents:
         return self.clock.now - self.begins[first], [value for window, value in self.events if window >= first]
 
 
-@pytest.mark.parametrize("window_count", [1, 2, 3, 7])
+@pytest.mark.parametrize("window_count", [1, 2, 3])
 def test_windows_agree_with_a_slow_reference(window_count: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance, clock = random.Random(seed), Clock()
     metrics, kept = Metrics(clock, window_s=4.0, window_count=window_count), KeptEvents(clock, 4.0, window_count)
     spread, rotations = Spread(window_count), 0
-    for _ in range(1500):
+    for _ in range(500):
         clock.now += chance.choice((0.0, 0.25, 0.5, 1.0, 4.0, 9.0, 4.0 * window_count, 60.0))  # no rounding
         if chance.random() < 0.7:
             value = float(chance.randrange(1, 100))

@@ -91,7 +91,7 @@ def test_a_retry_waits_for_its_delay_and_others_do_not(tmp_path: Path) -> None:
         assert sorted(each.key for each in committed(log, "t.results")) == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("nth", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_killed_program_leaves_one_outcome_of_each_record(tmp_path: Path, nth: int) -> None:
     with embedlog.open(tmp_path, config=QUIET) as log:
         fill(log, [b"0", b"9", b"0", b"9"])
