@@ -21,6 +21,8 @@ from embedlog.storage import file_names, files, locks
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 from tests.faults.power.powerloss import changes
+from tests.support.replica_logs import lead, replica
+from tests.support.stamped_batches import run_of
 
 QUIET = {"flush.ms": 3_600_000}
 
@@ -53,6 +55,25 @@ def test_a_marked_segment_that_was_cut_to_nothing_takes_records_again(tmp_path: 
         assert [record.value for record in log.scan("t").records()] == [b"v" * 100] * 2
         log.flush()
         assert log.durable_offset("t", 0) == 2
+
+
+def test_a_failed_sync_cuts_no_replica_of_a_set(tmp_path: Path) -> None:
+    """FAILEDSYNC-4: other replicas can have the damaged records."""
+    with replica(tmp_path / "d1", config=QUIET) as partition:
+        lead(partition, 1)
+        for value in (b"first", b"second", b"third"):
+            partition.append(run_of(value))
+        path = partition.path / file_names.file_name(0, file_names.LOG)
+        good = path.read_bytes()
+        damaged = len(good) * 2 // 3 - 3
+        path.write_bytes(good[:damaged] + b"\xff\xff" + good[damaged + 2 :])
+        with replica(tmp_path / "d1") as other, pytest.raises(embedlog.CorruptRecordError, match="damage of a replica"):
+            other.sync()
+        assert (partition.published().log_end, partition.published().epoch) == (3, 1)
+        assert path.stat().st_size == len(good)
+        path.write_bytes(good)
+        partition.sync()
+        assert partition.durable_offset == 3
 
 
 def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nursery: Nursery, tmp_path: Path) -> None:
