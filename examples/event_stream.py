@@ -6,7 +6,7 @@
     curl -N -H 'Last-Event-ID: 0:12,1:7' http://127.0.0.1:8000/orders   after an event that was received
 
 In a browser: `new EventSource("/orders")` with a listener of the messages. The id of an event has the next offset of each
-partition, so the server keeps no state of a client, and any server of the same directory can continue a stream. Committed
+partition. So the server keeps no state of a client, and any server of the same directory can continue a stream. Committed
 records come once, and in the order of their partition. The log is opened read-only.
 
 An id that is malformed is an error 400. The error 410 means that records after the id were deleted: the client must decide where

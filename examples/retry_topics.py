@@ -2,9 +2,9 @@
 
     python examples/retry_topics.py data orders --delays 1 10 60
 
-The program parses JSON values with a number `amount`, and writes the doubled amount to `orders.results`. A record that fails goes
-to `orders.retry.1`, after the delay of that topic to the next one, and in the end to `orders.dead`, with the error and its first
-place in headers. Other records continue meanwhile, so a retry is processed later than newer records of its key.
+The program parses JSON values with a number `amount`, and writes the doubled amount to `orders.results`. A record that fails
+goes to `orders.retry.1`, after the delay of that topic to the next one, and in the end to `orders.dead`. Its headers have the
+error and its first place. Other records continue meanwhile, so a retry is processed later than newer records of its key.
 
 Results, retries and offsets are in one transaction. Readers with `isolation.level=read_committed` see each outcome once. A retry
 topic has one delay, so its records are due in order: a partition whose first record is not due is paused until then.

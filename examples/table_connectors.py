@@ -5,7 +5,7 @@
     python examples/table_connectors.py push data orders postgresql:///shop --follow
 
 A run copies what exists and ends; with `--follow` it continues for ever. The next run continues where the last one ended or was
-killed. The contract is small: a `Source` returns rows after a position; a `Sink` takes records, and its `flush` stores them
+killed. The contract is small. A `Source` returns rows after a position. A `Sink` takes records, and its `flush` stores them
 together with the offsets of the next records. So a sink is also the pattern for any result that is stored in a database.
 
 A pull stores the position in the topic `NAME.positions`, in one transaction of the log with the records. A push stores offsets in

@@ -13,6 +13,7 @@ import pytest
 from embedlog import TopicPartition
 from embedlog.config.client import ConsumerConfig
 from embedlog.errors import RetriableCommitFailedError, WakeupError
+from tests.faults.harness.processes import until
 from tests.support.option_effects import Effect, Elsewhere, Seen, World, check, keys_of, name_of
 from tests.support.transactional_producers import begun
 
@@ -194,7 +195,8 @@ def forgets(**options: Any) -> Callable[[World], tuple[bool, bool]]:
         ten(world)
         consumer = reader(world, **options)
         assert len(consumer.poll(60)) == 10
-        time.sleep(0.12)
+        ends = time.monotonic() + 0.12
+        until(lambda: time.monotonic() >= ends, "some short windows end")
         found = consumer.metrics()
         return found["fetch-size-max"] is None, found["partitions"][T0]["records-lag-max"] is None
 

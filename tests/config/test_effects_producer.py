@@ -18,6 +18,7 @@ from embedlog.errors import LockTimeoutError
 from embedlog.partition.partition import Partition
 from embedlog.partitioners import partition_of
 from embedlog.producer.sender import Sender
+from tests.faults.harness.processes import until
 from tests.support.option_effects import Differ, Effect, Elsewhere, Seen, World, check, error_name, keys_of, name_of
 
 HOUR_MS = 3_600_000
@@ -212,7 +213,8 @@ def forgets(name: str, **options: Any) -> Callable[[World], bool]:
         producer = world.producer(**options)
         producer.send("t", b"x").result(60)
         assert producer.metrics()["record-send-total"] == 1
-        time.sleep(0.12)
+        ends = time.monotonic() + 0.12
+        until(lambda: time.monotonic() >= ends, "some short windows end")
         return bool(producer.metrics()[name] == 0)
 
     return experiment

@@ -4,7 +4,8 @@ FAILEDSYNC-1  only bytes without a valid checksum are cut, and later ones, never
 FAILEDSYNC-2  a new epoch begins at the cut, and is on disk before the first append in it. Another record at an offset that was
             read must have a larger epoch
 FAILEDSYNC-3  the log continues: no process waits for ever for lost bytes
-FAILEDSYNC-4  a replica of a set is not cut: other replicas can have the records (REPLICA-17). It is damaged, and repaired from them
+FAILEDSYNC-4  a replica of a set is not cut: other replicas can have the records (REPLICA-17). It is damaged, and is repaired from
+            them
 """
 
 from __future__ import annotations
