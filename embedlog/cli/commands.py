@@ -27,12 +27,14 @@ VERBS = {
     "ls": ("ls", "List topics, or the partitions of topics (kcat -L)."),
     "metrics": ("metrics", "Print metrics as a table, or for Prometheus."),
     "offsets": ("offsets", "Print offsets of partitions by time (kafka-get-offsets)."),
+    "perf": ("perf", "Measure a producer or a consumer (kafka-producer-perf-test, kafka-consumer-perf-test)."),
     "produce": ("produce", "Send lines or files as records (kafka-console-producer, kcat -P)."),
     "query": ("query", "Print the offset of a time (kcat -Q)."),
     "reassign": ("reassign", "Move partitions to other directories of a set (kafka-reassign-partitions)."),
     "replicas": ("replicas", "Print leaders, ISRs and lags, compare and repair replicas (kafka-replica-verification)."),
     "tail": ("consume", "Print the last records of a topic, and follow it."),
     "transactions": ("transactions", "List, describe and abort transactions (kafka-transactions)."),
+    "verifiable": ("verifiable", "Send or read records, with a line of JSON for each (kafka-verifiable-producer, -consumer)."),
     "who": ("processes", "List the processes that have the directory open, with their locks and waits."),
     "topics": ("topics", "Create, describe, change and delete topics (kafka-topics)."),
 }
@@ -49,6 +51,10 @@ SCRIPTS = {
     "kafka-leader-election": "elect",
     "kafka-reassign-partitions": "reassign",
     "kafka-replica-verification": "replicas",
+    "kafka-producer-perf-test": "perf producer",
+    "kafka-consumer-perf-test": "perf consumer",
+    "kafka-verifiable-producer": "verifiable producer",
+    "kafka-verifiable-consumer": "verifiable consumer",
     "kcat": "consume, produce, query or ls",
 }
 NOT_NEEDED = {

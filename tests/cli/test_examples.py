@@ -27,6 +27,8 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["replicas", "--json"],
     ["reassign", "--list"],
     ["transactions", "--json"],
+    ["perf", "producer", "--topic", "events", "--num-records", "10", "--record-size", "10"],
+    ["verifiable", "consumer", "--topic", "events", "--group-id", "readers", "--max-messages", "1"],
 )
 # test_replicas.py, test_processes.py, test_transfer_kills.py: they need a place for files, a set, or an open log
 ELSEWHERE = {"backup", "elect", "export", "import", "who"}

@@ -1,0 +1,128 @@
+"""Contains `Consumption`: counts and times of read records, in the columns of Kafka's consumer performance test.
+
+CONSUMPTION-1  the columns are those of kafka-consumer-perf-test; the time of rebalances is no part of the time of fetches
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from embedlog import Consumer, TopicPartition
+
+MIB = 1024 * 1024
+POLL_S = 0.1
+FIGURES = (
+    "data.consumed.in.MB", "MB.sec", "data.consumed.in.nMsg", "nMsg.sec", "rebalance.time.ms", "fetch.time.ms", "fetch.MB.sec",
+    "fetch.nMsg.sec",
+)  # fmt: skip
+TOTAL = ("start.time", "end.time", *FIGURES)
+DETAILED = ("time", "threadId", *FIGURES)
+
+Row: TypeAlias = dict[str, str | int | float]
+Poll: TypeAlias = Callable[[int], tuple[int, int]]
+
+
+def records(client: Consumer[Any, Any]) -> Poll:
+    """Polls at most so many records as objects; returns their number and the bytes of keys and values."""
+
+    def poll(limit: int) -> tuple[int, int]:
+        found = client.poll(POLL_S, max_records=limit)
+        return len(found), sum(len(each.key or b"") + len(each.value or b"") for each in found)
+
+    return poll
+
+
+def batches(client: Consumer[Any, Any]) -> Poll:
+    """Reads the next batch of columns, of any size; returns as `records`."""
+
+    def poll(limit: int) -> tuple[int, int]:
+        batch = next(client.batches(timeout=POLL_S), None)
+        if batch is None:
+            return 0, 0
+        return batch.num_rows, sum(int(each.offsets[-1] - each.offsets[0]) for each in (batch.keys, batch.values))
+
+    return poll
+
+
+class _Interval:
+    """Counts since a time."""
+
+    def __init__(self) -> None:
+        self.began, self.wall = time.monotonic(), time.time()
+        self.count, self.size, self.rebalance_s = 0, 0, 0.0
+
+    def figures(self, total_count: int, total_size: int, elapsed_s: float) -> list[int | float]:
+        elapsed, fetching = max(elapsed_s, 0.001), max(elapsed_s - self.rebalance_s, 0.001)
+        mib = self.size / MIB
+        return [
+            total_size / MIB, mib / elapsed, total_count, self.count / elapsed, int(self.rebalance_s * 1000),
+            int(fetching * 1000), mib / fetching, self.count / fetching,
+        ]  # fmt: skip
+
+
+class Consumption:
+    """The figures of one consumer, from now on."""
+
+    def __init__(self, *, interval_s: float | None) -> None:
+        """With `interval_s` a row is made for each interval, otherwise one at the end."""
+        self._interval_s = interval_s
+        self.columns = TOTAL if interval_s is None else DETAILED
+        self._all, self._part = _Interval(), _Interval()
+        self._joining: float | None = self._all.began
+        self._held: set[TopicPartition] = set()
+
+    @property
+    def count(self) -> int:
+        """Records that were read."""
+        return self._all.count
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions were assigned: a listener of the consumer."""
+        if self._joining is not None:
+            for each in (self._all, self._part):
+                each.rebalance_s += time.monotonic() - max(self._joining, each.began)
+            self._joining = None
+        self._held |= set(partitions)
+
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions were revoked: a listener of the consumer."""
+        self._held -= set(partitions)
+        if not self._held:
+            self._joining = time.monotonic()
+
+    def rows(self, poll: Poll, expected: int, timeout_s: float) -> Iterator[Row]:
+        """Read up to `expected` records, or until none arrives for `timeout_s`."""
+        last = time.monotonic()
+        while self.count < expected:
+            count, size = poll(expected - self.count)
+            now = time.monotonic()
+            for each in (self._all, self._part):
+                each.count += count
+                each.size += size
+            if count:
+                last = now
+            elif now - last > timeout_s:
+                break
+            if self._interval_s is not None and now - self._part.began >= self._interval_s:
+                yield self._row([_date(time.time()), 0], self._part, now)
+                self._part = _Interval()
+        if self._interval_s is not None and self._part.count:
+            yield self._row([_date(time.time()), 0], self._part, time.monotonic())
+        elif self._interval_s is None:
+            yield self._row([_date(self._all.wall), _date(time.time())], self._all, time.monotonic())
+
+    def _row(self, first: list[str | int], counts: _Interval, now: float) -> Row:
+        figures = counts.figures(self._all.count, self._all.size, now - counts.began)
+        return dict(zip(self.columns, [*first, *figures], strict=True))
+
+
+def line(row: Row) -> str:
+    """A row as Kafka's tool prints it."""
+    return ", ".join(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S:") + f"{int(seconds * 1000) % 1000:03}"
