@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -61,3 +62,40 @@ def test_offsets_groups_and_records_are_those_of_kafkas_scripts(broker: oracle.B
         assert sizes[f"{TOPIC}-0"] == (broker.log_dir / f"{TOPIC}-0" / f"{0:020}.log").stat().st_size
     finally:
         broker.start()
+
+
+# ---- measurement ---------------------------------------------------------------------------------
+
+SENT = ("--topic", "measured", "--num-records", "20", "--record-size", "10", "--throughput", "-1")
+READ = ("--topic", "measured", "--timeout", "20000")
+VERIFIED = ("--topic", "verified", "--max-messages", "5", "--value-prefix", "3", "--repeating-keys", "2")
+GROUPED = ("--topic", "verified", "--group-id", "verifiers", "--max-messages", "5", "--verbose")
+
+
+def shape(text: str) -> list[str]:
+    """Lines with every measured number replaced."""
+    return [re.sub(r"\d+(?=[.]\d)|(?<=[.])\d+|\d+(?= ms)|(?<=, )\d+(?=,)|[-:\d]{8,}", "N", line) for line in text.splitlines()]
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The events without times and rates; JSON objects have no order."""
+    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [{key: value for key, value in each.items() if key not in ("timestamp", "avg_throughput")} for each in found]
+
+
+def test_measurements_have_the_lines_of_kafkas_scripts(broker: oracle.Broker, run: Callable[..., Any]) -> None:
+    for topic in ("measured", "verified"):
+        broker.create_topic(topic, 1)
+        assert run("topics", "--create", "--topic", topic, "--partitions", "1").status == 0
+    server = ("--bootstrap-server", broker.bootstrap)
+    sent = oracle.tool("producer-perf", *SENT, "--producer-props", f"bootstrap.servers={broker.bootstrap}").stdout
+    assert shape(run("perf", "producer", *SENT).out) == shape(sent)[-1:]
+    read = oracle.tool("consumer-perf", *server, *READ, "--num-records", "20").stdout
+    here = run("perf", "consumer", *READ, "--num-records", "20").out
+    assert (here.splitlines()[0], shape(here)) == (read.splitlines()[0], shape(read))
+    verified = oracle.tool("verifiable-producer", *server, *VERIFIED).stdout
+    assert events_of(run("verifiable", "producer", *VERIFIED).out) == events_of(verified)
+    consumed = oracle.tool("verifiable-consumer", *server, *GROUPED).stdout
+    # Kafka's script prints that line at each end, also without a signal
+    expected = [each for each in events_of(consumed) if each["name"] != "shutdown_requested"]
+    assert sorted(map(str, events_of(run("verifiable", "consumer", *GROUPED).out))) == sorted(map(str, expected))

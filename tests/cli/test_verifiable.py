@@ -134,4 +134,4 @@ def test_a_signal_ends_both_in_order(events: Callable[..., Any], number: signal.
     sent, received = ended
     assert names(sent)[-2:] == ["shutdown_complete", "tool_data"]
     assert sent[-1]["sent"] == sent[-1]["acked"] == names(sent).count("producer_send_success")
-    assert names(received)[-2:] == ["partitions_revoked", "shutdown_complete"]
+    assert names(received)[-3:] == ["shutdown_requested", "partitions_revoked", "shutdown_complete"]

@@ -48,6 +48,10 @@ TOOLS = {
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf": "org.apache.kafka.tools.ConsumerPerformance",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
 }
 OF_THE_BROKER = frozenset({"broker", "storage"})  # they belong to the broker's version
 # dump-log exits 0 in any case; these are its error messages.

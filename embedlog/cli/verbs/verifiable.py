@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -175,16 +174,19 @@ def consumer(topic: str, group: str, max_messages: int, **options: Any) -> int:
     """Read records as a member of a group, until --max-messages or a signal.
 
     JSON lines: startup_complete, partitions_assigned, partitions_revoked, record_data (with --verbose), records_consumed,
-    offsets_committed, shutdown_complete.
+    offsets_committed, shutdown_requested (by a signal), shutdown_complete.
     """
     given = {**settings(options["consumer_settings"], "--consumer-property"), **_member(options)}
     revoked = partial(_print_partitions, "partitions_revoked")
     assigned = partial(_print_partitions, "partitions_assigned")
     with open_log(read_only=False) as log, log.consumer(group_id=group, config=given) as client:
-        with ended_by_signals(client.wakeup), suppress(WakeupError):
+        with ended_by_signals(client.wakeup):
             _print(_event("startup_complete"))
-            client.subscribe([topic], on_assigned=assigned, on_revoked=revoked, on_lost=revoked)
-            _read(client, max_messages, verbose=options["verbose"], automatic=options["automatic"])
+            try:
+                client.subscribe([topic], on_assigned=assigned, on_revoked=revoked, on_lost=revoked)
+                _read(client, max_messages, verbose=options["verbose"], automatic=options["automatic"])
+            except WakeupError:
+                _print(_event("shutdown_requested"))
         client.close()
     _print(_event("shutdown_complete"))
     return 0
