@@ -1,0 +1,62 @@
+"""Prints files of a log one after the other, and then the contradictions between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedlog.dump import indexes, segments
+from embedlog.dump.coordinator_records import OFFSETS, TRANSACTIONS, decoder
+from embedlog.dump.line import Findings, Line
+from embedlog.dump.segments import Content
+from embedlog.errors import EmbedlogError
+from embedlog.index import OFFSET_ENTRY, TIME_ENTRY
+from embedlog.storage import file_names
+
+DECODERS = {"text": segments.text_of, "offsets": decoder(OFFSETS), "transactions": decoder(TRANSACTIONS)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is printed. `sanity`: of indexes only the check of a broker's start. `quiet`: their entries are compared, not printed."""
+
+    content: Content = Content()
+    quiet: bool = False
+    sanity: bool = False
+    batch_bytes_max: int = 5 << 20
+
+
+def dump(paths: Iterable[Path], options: Options) -> Iterator[Line]:
+    """The lines of all files. A file that cannot be read has one line that says why; the others follow."""
+    findings = Findings()
+    for path in paths:
+        yield Line(f"Dumping {path}", {"dumping": str(path)})
+        try:
+            yield from _lines_of(path, options, findings)
+        except EmbedlogError as problem:
+            yield Line(str(problem), {"file": str(path), "problem": str(problem)}, good=False)
+    yield from findings.lines()
+
+
+def partition_files(directory: Path) -> list[Path]:
+    """The files of a partition directory that can be printed."""
+    return indexes.parts_of(directory)
+
+
+def _lines_of(path: Path, options: Options, findings: Findings) -> Iterator[Line]:
+    match path.suffix:
+        case file_names.LOG:
+            yield from segments.dump(path, options.content, findings)
+        case file_names.INDEX | file_names.TIME_INDEX if options.sanity:
+            yield from indexes.sane(path, OFFSET_ENTRY.size if path.suffix == file_names.INDEX else TIME_ENTRY.size)
+        case file_names.INDEX:
+            yield from indexes.offset_index(path, findings, quiet=options.quiet, batch_bytes_max=options.batch_bytes_max)
+        case file_names.TIME_INDEX:
+            yield from indexes.time_index(path, findings, quiet=options.quiet)
+        case file_names.TRANSACTION_INDEX:
+            yield from indexes.transaction_index(path)
+        case file_names.SNAPSHOT:
+            yield from indexes.snapshot(path)
+        case _:
+            yield Line(f"Ignoring unknown file {path}", {"file": str(path), "ignored": True})
