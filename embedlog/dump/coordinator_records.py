@@ -21,9 +21,10 @@ _EVER = 99
 
 
 class Field(NamedTuple):
-    """A field of a schema. `kind`: a type of Kafka's protocol, `string?` with null, or the fields of a struct. `many`: an array of them.
+    """A field of a schema. `kind`: a type of Kafka's protocol, with "?" if it can be null, or the fields of a struct.
 
-    `since` and `until` are schema versions; `tag` 0 or more: a tagged field, which is absent if it has the value `default`.
+    `many`: an array of them. `since` and `until` are schema versions. `tag` 0 or more: a tagged field, which is absent if it has
+    the value `default`.
     """
 
     name: str

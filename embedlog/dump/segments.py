@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from embedlog.dump.batches import Batch, batches
 from embedlog.dump.line import Findings, Line, note, row
 from embedlog.errors import CorruptRecordError, EmbedlogError
-from embedlog.format.record_batch import control_keys, decode
+from embedlog.format.decoder import control_keys, decode
 from embedlog.storage import file_names, files
 
 Decode = Callable[[bytes | None, bytes | None], tuple[str | None, str | None]]

@@ -23,6 +23,7 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["tail", "events", "-n", "1", "--timeout-ms", "0"],
     ["query", "-t", "events:0:0"],
     ["du", "--json"],
+    ["dump", "events-0", "--print-data-log"],
     ["metrics", "--json"],
     ["replicas", "--json"],
     ["reassign", "--list"],
