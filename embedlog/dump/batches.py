@@ -28,7 +28,7 @@ _SIZE_MIN = 14  # of what follows the size field, in any magic
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The header of one batch, and its bytes. Of a message of an older Kafka (`magic` below 2) only the first five fields are set."""
+    """The header of one batch, and its bytes. Of a message of an older Kafka (`magic` below 2) only five fields are set."""
 
     position: int
     size: int

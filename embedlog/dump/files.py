@@ -19,9 +19,9 @@ DECODERS = {"text": segments.text_of, "offsets": decoder(OFFSETS), "transactions
 
 @dataclass(frozen=True)
 class Options:
-    """What is printed. `sanity`: of indexes only the check of a broker's start. `quiet`: their entries are compared, not printed."""
+    """What is printed. `sanity`: of indexes only the check of a broker's start. `quiet`: entries are compared, not printed."""
 
-    content: Content = Content()
+    content: Content
     quiet: bool = False
     sanity: bool = False
     batch_bytes_max: int = 5 << 20

@@ -1,7 +1,7 @@
 """Prints offset indexes, time indexes, transaction indexes and producer snapshots, and compares indexes with their log.
 
-INDEXES-1  an entry with the base offset of the segment ends an index, because preallocated files end with zeros. It may be the first
-    one of a log with batches
+INDEXES-1  an entry with the base offset of the segment ends an index, because preallocated files end with zeros. It may be the
+    first one of a log with batches
 INDEXES-2  an entry of an offset index names the last offset of the batch at its position
 INDEXES-3  an entry of a time index names an offset of a batch, and its largest timestamp
 """
