@@ -69,7 +69,7 @@ def offset_index(path: Path, findings: Findings, *, quiet: bool, batch_bytes_max
             batch = batch_at(fd, log, position, min(size, position + batch_bytes_max)) if position >= 0 else None
             found = -1 if batch is None else batch.last_offset
             if found != base + relative:
-                note(findings.index_mismatches, str(path.absolute()), base + relative, found)
+                note(findings.index_mismatches, str(files.absolute(path)), base + relative, found)
             if not quiet:
                 yield row({"offset": base + relative, "position": position})
 
@@ -89,11 +89,11 @@ def time_index(path: Path, findings: Findings, *, quiet: bool) -> Iterator[Line]
             while batch is not None and batch.last_offset < offset:
                 batch = next(found, None)
             if batch is None:
-                note(findings.absent_offsets, str(path.absolute()), offset, -1)
+                note(findings.absent_offsets, str(files.absolute(path)), offset, -1)
             elif batch.magic >= 2 and batch.max_timestamp != timestamp:
-                note(findings.other_timestamps, str(path.absolute()), timestamp, batch.max_timestamp)
+                note(findings.other_timestamps, str(files.absolute(path)), timestamp, batch.max_timestamp)
             if number and timestamp <= before:
-                note(findings.unordered_timestamps, str(path.absolute()), timestamp, before)
+                note(findings.unordered_timestamps, str(files.absolute(path)), timestamp, before)
             before = timestamp
             if not quiet:
                 yield row({"timestamp": timestamp, "offset": offset})

@@ -67,7 +67,7 @@ def dump(path: Path, content: Content, findings: Findings) -> Iterator[Line]:
             try:
                 for record in records_of(batch):
                     if record.offset != previous + 1:
-                        note(findings.gaps, str(path.absolute()), previous, record.offset)
+                        note(findings.gaps, str(files.absolute(path)), previous, record.offset)
                     previous = record.offset
                     yield _record_line(batch, record, content)
             except EmbedlogError as problem:
@@ -123,6 +123,7 @@ def _record_line(batch: Batch, record: Record, content: Content) -> Line:
         key, payload = content.decode(record.key, record.value)
         text += "" if key is None else f" key: {key}"
         text += "" if payload is None else f" payload: {payload}"
+        text = "" if text == "|" else text
         facts |= {"key": key, "payload": payload}
     return Line(text, facts)
 
