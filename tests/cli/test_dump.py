@@ -45,6 +45,7 @@ def agrees(run: Callable[..., Any], *arguments: str) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.xdist_group("kafka")
 @pytest.mark.usefixtures("kafka")
 def test_records_of_a_brokers_directory_are_printed_as_by_kafka(golden: Path, run: Callable[..., Any]) -> None:

@@ -47,7 +47,7 @@ def failing(counts: dict[str, int]) -> range:
     return range(1, sum(counts[kind] for kind in FAILING) + 1)
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("overwrite", marks=pytest.mark.slow)])
 def test_a_driver_that_dies_at_any_call_has_its_batch_written_once(
     nursery: Nursery, tmp_path: Path, seed: int, mode: str
 ) -> None:
