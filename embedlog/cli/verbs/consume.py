@@ -1,7 +1,9 @@
 """Contains the verbs `consume`, `cat` and `tail`: records of topics on standard output.
 
 CONSUME-1  `consume` begins at the end and follows, as Kafka's console consumer; `cat` prints what is present; `tail` follows
-CONSUME-2  a group commits what was written to the output, after it was flushed
+CONSUME-2  a reading that ends at known offsets is a scan, whose second thread decodes while lines are written; `-X` sets a
+    consumer, which reads instead
+CONSUME-3  a group commits what was written to the output, after it was flushed
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +21,9 @@ from embedlog.cli.arguments import group_ids, matching, numbers, settings, topic
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.positions import Span, span
 from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, as_bytes, by_properties, envelope, formatted, unescaped
+
+if TYPE_CHECKING:
+    from embedlog.cli.line_writer import LineWriter
 
 GROUP_WAIT_S = 1.0  # of a member for records, before it looks whether it has read all
 
@@ -112,7 +117,10 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
         if group is not None:
             return 0 if _read_in_group(log, group, given, reading, writer.write) else 1
         with log.consumer(config=given) as consumer:
-            return 0 if _read(log, consumer, reading, writer.write) else 1
+            limits = _limits(log, consumer, reading)
+            if reading.exit_at_end and not options["consumer_settings"]:
+                return 0 if _scan(log, limits, reading, writer, options["isolation_level"] or "read_uncommitted") else 1
+            return 0 if _follow(consumer, limits, reading, writer.write) else 1
 
 
 def _topics(log: Log, options: dict[str, Any]) -> list[str]:
@@ -148,8 +156,8 @@ def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _read(log: Log, consumer: Consumer[Any, Any], reading: Reading, write: Callable[[Batch, int, int], None]) -> int:
-    """Read assigned partitions; returns the number of records."""
+def _limits(log: Log, consumer: Consumer[Any, Any], reading: Reading) -> Span:
+    """The partitions to read, which are assigned, with their first offsets and ends."""
     tps = [
         TopicPartition(topic, each.partition)
         for topic in reading.topics
@@ -160,20 +168,36 @@ def _read(log: Log, consumer: Consumer[Any, Any], reading: Reading, write: Calla
         raise embedlog.UnknownTopicOrPartitionError("no such partition", found=reading.partitions)
     consumer.assign(tps)
     found = span(consumer, tps, reading.positions, reading.default)
-    ends = (consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends
-    for tp, start in found.starts.items():
-        consumer.seek(tp, start)
-        if tp in ends and start >= ends[tp]:
-            consumer.pause(tp)
-    return _copy(consumer, Span(found.starts, ends), reading, write, tps)
+    return Span(found.starts, (consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends)
 
 
-def _copy(
-    consumer: Consumer[Any, Any], limits: Span, reading: Reading, write: Callable[[Batch, int, int], None],
-    tps: list[TopicPartition],
-) -> int:  # fmt: skip
+def _scan(log: Log, limits: Span, reading: Reading, writer: LineWriter, isolation: Any) -> int:
+    """Write the records between the limits, partition after partition; returns their number."""
+    written = 0
+    for topic in reading.topics:
+        starts = {tp.partition: start for tp, start in limits.starts.items() if tp.topic == topic and start < limits.ends[tp]}
+        if not starts:
+            continue
+        ends = {number: limits.ends[TopicPartition(topic, number)] for number in starts}
+        scan = log.scan(
+            topic, partitions=starts, start_offset=starts, end_offset=ends, columns=writer.columns, isolation_level=isolation
+        )
+        for batch in scan.batches():
+            last = batch.num_rows if reading.count is None else min(batch.num_rows, reading.count - written)
+            writer.write(batch, 0, last)
+            written += last
+            if written == reading.count:
+                return written
+    return written
+
+
+def _follow(consumer: Consumer[Any, Any], limits: Span, reading: Reading, write: Callable[[Batch, int, int], None]) -> int:
     """Write batches up to the ends of the partitions and the number of records."""
-    bounded = len(limits.ends) == len(tps)
+    for tp, start in limits.starts.items():
+        consumer.seek(tp, start)
+        if tp in limits.ends and start >= limits.ends[tp]:
+            consumer.pause(tp)
+    bounded = len(limits.ends) == len(limits.starts)
     timeout = 0.0 if bounded else reading.timeout_s
     written = 0
     for batch in consumer.batches(timeout=timeout):

@@ -22,7 +22,7 @@ _ACTIONS = ("list", "create", "describe", "alter", "delete")
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in (
         ("--exclude-internal", "List and describe no internal topics."),
-        ("--if-not-exists", "Accept an existing topic."),
+        ("--if-not-exists", "Accept an existing topic, unless it contradicts --partitions or --config."),
         ("--if-exists", "Accept an absent topic."),
         ("--topics-with-overrides", "Describe topics with settings of their own."),
         ("--under-replicated-partitions", "Describe partitions with a replica outside of the ISR."),

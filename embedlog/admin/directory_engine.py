@@ -1,0 +1,22 @@
+"""Opens one directory: as a log of its own, or as the only member of a set.
+
+DIRECTORYENGINE-1  the modules of sets are imported only for a directory that belongs to one: an import costs more than an opening
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedlog.config.topic import LogConfig
+from embedlog.engine import Engine
+from embedlog.replica_set import set_up
+
+
+def open_directory(path: Path, *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> Engine:
+    """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
+    try:
+        return Engine([path], read_only=read_only, create=create, config=config, alone=alone)
+    except set_up.SetOfOne:
+        from embedlog.replica import ReplicatedEngine
+
+        return ReplicatedEngine([path], read_only=read_only, create=create, config=config)

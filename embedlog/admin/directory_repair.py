@@ -1,0 +1,153 @@
+"""Repairs a log directory that no process has open: its own files, and each partition with a finding.
+
+DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it (CLOSEDDIRECTORY-1)
+DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed. Then everything is checked
+DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas from each other
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedlog.admin.directory_engine import open_directory
+from embedlog.admin.log_check import check_path
+from embedlog.config.options import parse
+from embedlog.config.topic import LogConfig
+from embedlog.coordination import closed_directory
+from embedlog.errors import EmbedlogError, ReplicaSetError
+from embedlog.integrity.directory_check import ClosedDirectory, Count, Place, Progress, Total, check_partition, root_findings
+from embedlog.integrity.partition_repair import PartitionRepair
+from embedlog.integrity.report import CheckReport
+from embedlog.storage import checkpoints, file_names, files, identity, location
+from embedlog.storage.manifest import Manifest
+
+if TYPE_CHECKING:
+    from embedlog.integrity.partition_check import Checked, Known
+
+logger = logging.getLogger("embedlog")
+
+DAMAGED = ".damaged"  # the end of the name of a file that is set aside
+
+
+def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) -> CheckReport:
+    """Repair one directory; the changes, and what a check finds after them.
+
+    Raises DirectoryInUseError if any process has it open, ReplicaSetError for a directory of a set, StorageError.
+    """
+    place = location.checked(path)
+    if file_names.REPLICAS in location.enter(place, read_only=False, create=False, mode=0o666):
+        raise ReplicaSetError(
+            "the directory belongs to a set: open the set with all of its directories, and repair its replicas",
+            path=place, paths=[os.fspath(place)],
+        )  # fmt: skip
+    before = check_path(place, progress)
+    if before.good:
+        return before
+    with closed_directory.held(place) as use:
+        done, touched = _repair(ClosedDirectory(place, use))
+    problems = _load(place, touched)
+    return replace(check_path(place), repaired=(*done, *problems))
+
+
+def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
+    """Change the files; the descriptions of the changes, and the partitions that were changed."""
+    path, total = directory.path, Total()
+    places = list(directory.places())
+    done = _repair_topics(path, directory)
+    count, touched = Count(0, None), []
+    ends = _ends(path)
+    for place in places:
+        known = directory.known(place)
+        checked = check_partition(known, count, total)
+        if checked is None or all(each.severity == "note" for each in checked.findings):
+            continue
+        repair = PartitionRepair(known, checked, _end(known, checked, ends), 0o666)
+        repair.run()
+        done += repair.done
+        touched.append(place)
+    return done + _repair_root(path, places, total), touched
+
+
+def _ends(path: Path) -> checkpoints.Offsets:
+    """The largest offset that a checkpoint has for each partition: the log has reached it."""
+    found: checkpoints.Offsets = {}
+    for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS):
+        with contextlib.suppress(EmbedlogError):  # a finding of the directory
+            for place, offset in checkpoints.read_exactly(path / name).items():
+                found[place] = max(offset, found.get(place, 0))
+    return found
+
+
+def _end(known: Known, checked: Checked, ends: checkpoints.Offsets) -> int:
+    """The log end that is known from anywhere (SEGMENTCUT-2). A checkpoint after the end of a complete log is wrong itself."""
+    end = 0 if checked.end is None else checked.end
+    manifest = None if known.foreign else checked.manifest
+    if manifest is not None and manifest.closed is not None:
+        return max(end, manifest.closed.next_offset)
+    if manifest is not None:
+        end = max([end, *(each.next_offset for each in manifest.segments.values())])
+    return max(end, ends.get((known.topic, known.number), 0), known.durable_offset())
+
+
+def _repair_topics(path: Path, directory: ClosedDirectory) -> list[str]:
+    """Set a damaged file of topics aside: the next opening finds the topics by their directories."""
+    wrong = [each for each in directory.findings if each.kind == "topics" and files.exists(each.path)]
+    for each in wrong:
+        files.rename(each.path, each.path + DAMAGED)
+    if wrong:
+        files.sync_directory(path)
+    return [f"{each.path} is kept as {Path(each.path).name}{DAMAGED}: topics have default settings now" for each in wrong]
+
+
+def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
+    """Write the damaged checkpoints of the directory again."""
+    done = []
+    for name in sorted({Path(each.path).name for each in root_findings(path, total.ends) if "checkpoint" in each.kind}):
+        if name == file_names.LOG_STARTS:
+            starts = _starts(places)
+            if starts is None:
+                continue
+            checkpoints.write_offsets(path / name, starts)
+        else:
+            files.unlink(path / name, missing_ok=True)
+        done.append(f"{name} is made again")
+    files.sync_directory(path)
+    return done
+
+
+def _starts(places: list[Place]) -> checkpoints.Offsets | None:
+    """The log starts by the manifests; None if a manifest has none."""
+    found: checkpoints.Offsets = {}
+    for place in places:
+        if place.topic_id is None:
+            return None
+        manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
+        manifest.refresh()
+        if manifest.start is None:
+            return None
+        found[place.topic, place.number] = manifest.start.offset
+    return found
+
+
+def _load(path: Path, touched: list[Place]) -> list[str]:
+    """Open the log, and load the changed partitions (DIRECTORYREPAIR-2); the problems."""
+    problems = []
+    try:
+        engine = open_directory(path, read_only=False, create=False, config=parse(LogConfig, None))
+    except EmbedlogError as problem:
+        return [f"the directory cannot be opened: {problem}"]
+    try:
+        for place in touched:
+            try:
+                engine.home.partition(place.topic, place.number).settled()
+            except EmbedlogError as problem:
+                logger.warning("%s-%d cannot be opened after its repair: %s", place.topic, place.number, problem)
+                problems.append(f"{place.topic}-{place.number} cannot be opened: {problem}")
+    finally:
+        engine.close()
+    return problems

@@ -1,0 +1,166 @@
+"""Checks all files of an open log.
+
+LOGCHECK-1  a partition is checked as published at one moment. If its segments change meanwhile, it is checked again
+LOGCHECK-2  of a set each directory is checked, then the replicas are compared
+LOGCHECK-3  a partition that cannot be loaded is checked with what its files say; the reason is a finding, too
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from embedlog import index
+from embedlog.admin.directory_engine import open_directory
+from embedlog.config.options import parse
+from embedlog.config.topic import LogConfig
+from embedlog.coordination import topic_directories
+from embedlog.errors import (
+    CorruptRecordError,
+    DirectoryInUseError,
+    EmbedlogError,
+    ForeignDirectoryError,
+    StateError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from embedlog.integrity.directory_check import (
+    ClosedDirectory,
+    Count,
+    Place,
+    Progress,
+    Total,
+    check_closed,
+    check_partition,
+    lost_topics,
+    missing_partition,
+    root_findings,
+    size_of,
+)
+from embedlog.integrity.partition_check import Known
+from embedlog.integrity.report import CheckReport, Finding
+from embedlog.storage import file_names, files, identity, location
+from embedlog.storage.manifest import Manifest, SegmentInfo
+from embedlog.topic import TopicRegistry
+from embedlog.types import ReplicaDifference
+
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
+    from embedlog.log_directory import LogDirectory
+    from embedlog.partition.partition import Partition
+
+TRIES: Final = 5  # of a partition whose segments are replaced during its check
+
+
+def check(engine: Engine, differences: list[ReplicaDifference], progress: Progress | None = None) -> CheckReport:
+    """Check all directories of an open log; `differences` are those of its replicas. Raises ClosedError."""
+    total = Total()
+    places = [(directory, place) for directory in list(engine.directories) for place in _places(directory, total)]
+    count = Count(sum(size_of(place.path) for _, place in places), progress)
+    for directory, members in groupby(places, key=lambda each: each[0]):
+        one = Total()
+        for _, place in members:
+            engine.check_open()
+            _check(directory, place, count, one)
+        one.findings += root_findings(directory.path, one.ends)
+        total.merge(one)
+    total.findings += map(_of_difference, differences)
+    return total.report()
+
+
+def _of_difference(each: ReplicaDifference) -> Finding:
+    return Finding(
+        "replica", str(each.path), f"node {each.node}: {each.message}", None, None, None, each.topic, each.partition,
+        each.first_offset, each.end_offset,
+    )  # fmt: skip
+
+
+def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
+    """The partitions of a directory; those that are missing are findings."""
+    directory.refresh_topics()
+    there, written = topic_directories.scan_directories(directory.path).live, TopicRegistry(directory.path)
+    written.load()  # a reader's registry prefers what the directories say
+    total.findings += lost_topics(written)
+    topics = {topic.name: topic for registry in (directory.registry, written) for topic in registry.all()}
+    for topic in topics.values():
+        if not topic.finished:
+            continue
+        compacted = "compact" in directory.settings_of(topic).get("cleanup.policy", "")
+        for number in topic.here:
+            path = directory.path / file_names.partition_name(topic.name, number)
+            if number in there.get(topic.name, {}):
+                yield Place(path, topic.name, number, topic.topic_id, compacted)
+            else:
+                total.findings.append(missing_partition(path, topic.name, number))
+
+
+def _check(directory: LogDirectory, place: Place, count: Count, total: Total) -> None:
+    """Check one partition (LOGCHECK-1, LOGCHECK-3)."""
+    try:
+        partition = directory.partition(place.topic, place.number)
+        known = _known(directory, partition, place)
+        for _ in range(TRIES):
+            one = Total()
+            check_partition(known, count, one)
+            after = known if one.report().good else _known(directory, partition, place)
+            if after.segments == known.segments:
+                break
+            known = after
+    except (CorruptRecordError, ForeignDirectoryError, StateError, StorageError, UnsupportedFormatError) as problem:
+        one = Total()
+        context, closed = directory.context, ClosedDirectory(directory.path)
+        check_partition(replace(closed.known(place), clean=context.clean, foreign=context.foreign), count, one)
+        if not one.report().damaged:
+            one.findings.append(Finding.of("partition", place.path, problem, place.topic, place.number))
+    total.merge(one)
+
+
+def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known:
+    """A partition as it is published now."""
+    now = partition.settled()
+    segments = tuple(partition.segments(now))
+    if partition.loaded is not None and place.topic_id is not None:  # a reader's load hides what disagrees with the files
+        manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
+        manifest.refresh()
+        noted = [*manifest.segments.values(), *([manifest.closed] if manifest.closed is not None else [])]
+        sizes = {(each.base, each.size, each.next_offset): each for each in noted}
+        segments = tuple(_noted(place.path, each, sizes.get((each.base, each.size, each.next_offset))) for each in segments)
+    return Known(
+        place.path, place.topic, place.number, place.topic_id, place.compacted, foreign=directory.context.foreign,
+        log_start=now.log_start, segments=segments, log_end=now.log_end,
+    )  # fmt: skip
+
+
+def _noted(path: Path, loaded: SegmentInfo, noted: SegmentInfo | None) -> SegmentInfo:
+    """The description in the manifest, unless the index was made again since and is complete without the last entry."""
+    if noted is None or loaded.time_entries == noted.time_entries:
+        return loaded if noted is None else noted
+    facts = files.facts_of(file_names.segment_path(path, loaded.base, file_names.TIME_INDEX))
+    entries, rest = divmod(0 if facts is None else facts.size, index.TIME_ENTRY.size)
+    made_again = loaded.time_entries == entries and not rest and noted.time_entries <= entries + 1
+    return loaded if made_again else noted
+
+
+def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -> CheckReport:
+    """Check one directory by its path; one that cannot be opened is checked with what its files say.
+
+    Other processes may use it meanwhile. Raises DirectoryInUseError if a broker does, StorageError if there is no such directory.
+    """
+    place = location.checked(path)
+    try:
+        engine = open_directory(place, read_only=True, create=False, config=parse(LogConfig, None))
+    except DirectoryInUseError:
+        raise
+    except EmbedlogError as problem:
+        if not files.is_directory(place):
+            raise
+        found = check_closed(place, progress)
+        return found if found.damaged else replace(found, findings=(Finding.of("directory", place, problem), *found.findings))
+    try:
+        return check(engine, [], progress)
+    finally:
+        engine.close()

@@ -1,0 +1,146 @@
+"""Defines the findings of a check: what is wrong where, what it means, and what repairs it.
+
+REPORT-1  damage is a finding that loses records or hides them. A cache only costs time, and a note needs no action
+REPORT-2  a finding names its file; `position` is a byte in it, None if the whole file is meant
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from embedlog.display import tables
+from embedlog.errors import EmbedlogError
+
+DAMAGE: Final = "damage"
+CACHE: Final = "cache"
+NOTE: Final = "note"
+
+_FROM_COPY: Final = "restore it from a backup or another replica"
+KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, remedy
+    "records": (
+        DAMAGE,
+        "these records cannot be read; those before and after them can",
+        "a set copies them from another replica; otherwise restore a backup, or a repair cuts the bytes out and keeps them",
+    ),
+    "headers": (
+        DAMAGE,
+        "a batch header in this range is not the one that was written; Kafka's checksum does not cover it",
+        "a set copies the records from another replica; otherwise a repair restores an offset if its neighbours show it",
+    ),
+    "missing-records": (
+        DAMAGE,
+        "these records are lost",
+        "a set copies them from another replica; otherwise restore a backup, or a repair continues after the gap",
+    ),
+    "partition": (DAMAGE, "the partition cannot be opened", "a repair of the other findings, or a backup"),
+    "missing-partition": (DAMAGE, "the directory of a partition is missing, with all its records", _FROM_COPY),
+    "topics": (
+        DAMAGE,
+        "settings of topics, and empty topics, are unknown; while the file is damaged, the directory cannot be opened",
+        "restore it from a backup, or a repair reads the topics from their directories; their settings are then the defaults",
+    ),
+    "identity": (DAMAGE, "the identity of the directory or of a topic is unknown", _FROM_COPY),
+    "checkpoint": (DAMAGE, "an offset of the directory is unknown", _FROM_COPY),
+    "checkpoint-cache": (CACHE, "offsets are read from the partitions", "the next process that writes makes it again"),
+    "replica": (DAMAGE, "a replica is damaged, or differs from its leader", "a repair copies it from a complete replica"),
+    "directory": (DAMAGE, "the directory cannot be opened", "a repair of the other findings, or a backup"),
+    "index": (CACHE, "reads by offset or time take longer", "a repair makes it again from the log"),
+    "transaction-index": (CACHE, "readers of committed records must search for aborted ones", "a repair makes it again"),
+    "digests": (CACHE, "later damage outside of Kafka's checksum can stay unseen", "a repair makes them again from the log"),
+    "snapshot": (CACHE, "producers are read from the log at the next recovery", "a repair removes it"),
+    "manifest": (CACHE, "the next opening reads segments; digests are lost", "the next process that writes makes it again"),
+    "epochs": (DAMAGE, "records that were written in other epochs are refused", "a repair makes it again from the log"),
+    "durable": (CACHE, "the end of the durable records is unknown", "the next sync writes it again"),
+    "unfinished": (NOTE, "an append was interrupted; no process has read these bytes", "the next process that writes cuts them"),
+    "kept": (NOTE, "bytes that a recovery or a repair has cut out of the log", "remove the file if they are not needed"),
+    "unknown-file": (NOTE, "the file does not belong to the log", "none: it is ignored"),
+}
+
+
+class Finding(NamedTuple):
+    """One finding of a check. `first_offset` and `end_offset` bound the records that it concerns, -1 if none."""
+
+    kind: str
+    path: str
+    message: str
+    position: int | None = None
+    expected: object = None
+    found: object = None
+    topic: str | None = None
+    partition: int | None = None
+    first_offset: int = -1
+    end_offset: int = -1
+
+    @property
+    def severity(self) -> str:
+        """damage, cache or note (REPORT-1)."""
+        return KINDS[self.kind][0]
+
+    @property
+    def meaning(self) -> str:
+        """The consequence for readers and writers."""
+        return KINDS[self.kind][1]
+
+    @property
+    def remedy(self) -> str:
+        """What repairs it."""
+        return KINDS[self.kind][2]
+
+    @classmethod
+    def of(cls, kind: str, path: Path, problem: EmbedlogError, topic: str | None = None, partition: int | None = None) -> Self:
+        """The finding for an error. `path` is the file or directory in which it was noticed: the error can name a file there."""
+        where = path if problem.path is None else path / problem.path
+        facts = problem.message, problem.position, problem.expected, problem.found
+        return cls(kind, str(where), *facts, topic, partition)
+
+    def __str__(self) -> str:
+        place = self.path if self.position is None else f"{self.path}, byte {self.position}"
+        facts = "" if self.expected is None else f" (expected {self.expected}, found {self.found})"
+        records = f", offsets {self.first_offset} to {self.end_offset - 1}" if 0 <= self.first_offset < self.end_offset else ""
+        return f"{self.severity}: {place}{records}: {self.message}{facts}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of a check.
+
+    `partitions`, `segments`, `batches` and `size_bytes` count what was read. After a repair, `repaired` describes the changes,
+    and `findings` is what is left.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    size_bytes: int = 0
+    repaired: tuple[str, ...] = ()
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a finding is damage."""
+        return any(each.severity == DAMAGE for each in self.findings)
+
+    @property
+    def good(self) -> bool:
+        """Whether there is neither damage nor an invalid cache."""
+        return all(each.severity == NOTE for each in self.findings)
+
+    def __str__(self) -> str:
+        counts = (self.partitions, "partition"), (self.segments, "segment"), (self.size_bytes, "byte")
+        read = ", ".join(tables.counted(*each) for each in counts)
+        count = sum(each.severity != NOTE for each in self.findings)
+        lines = [f"{read}: {tables.counted(count, 'finding') if count else 'in order'}"]
+        lines += [f"repaired: {each}" for each in self.repaired]
+        for each in self.findings:
+            lines += [str(each), f"    means: {each.meaning}", f"    remedy: {each.remedy}"]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<embedlog.CheckReport: {str(self).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        head = ("severity", "file", "position", "finding", "means", "remedy")
+        rows = [(each.severity, each.path, each.position, each.message, each.meaning, each.remedy) for each in self.findings]
+        return tables.shortened(str(self).splitlines()[0], head, rows)

@@ -1,0 +1,285 @@
+"""Checks one segment: its batches, and each entry of its indexes and digests.
+
+SEGMENTCHECK-1  an entry of an index must name a batch as INDEX-2 says. Entries that point into damaged bytes are not judged
+SEGMENTCHECK-2  entries after the known number do not count: they belong to an append that is not published
+SEGMENTCHECK-3  each entry of the transaction index has its abort marker. A marker of a transaction without records has no entry,
+    so missing entries show only by their known number and digest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog import index
+from embedlog.errors import EmbedlogError
+from embedlog.format import aborted_transactions, record_batch
+from embedlog.format.record_batch import Batches
+from embedlog.integrity.report import Finding
+from embedlog.integrity.spans import Expected, SegmentReader, Span
+from embedlog.storage import checkpoints, file_names, files, interval_digests
+from embedlog.storage.manifest import SegmentInfo
+
+_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIME: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+
+Note = Callable[[int], object]  # gets the bytes that were read
+
+
+class Entries(NamedTuple):
+    """The entries of an index that were read, as absolute offsets; `wrong` are the numbers of wrong ones."""
+
+    offsets: NDArray[np.int64]
+    others: NDArray[np.int64]  # positions, or timestamps
+    judged: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+
+
+class Segment(NamedTuple):
+    """What is known of a segment before the check. `info`: as manifest or page describe it, None without one."""
+
+    directory: Path
+    base: int
+    size: int
+    next_offset: int  # of the segment before
+    epoch: int
+    info: SegmentInfo | None = None
+    following: int = -1  # base of the next segment, -1 for the last one
+    gaps_allowed: bool = False
+
+
+class SegmentCheck:
+    """The check of one segment. `findings`, `spans` and `end` are its result."""
+
+    def __init__(self, segment: Segment, epochs: checkpoints.EpochCache | None, note: Note) -> None:
+        self.segment, self._epochs, self._note = segment, epochs, note
+        self.path = file_names.segment_path(segment.directory, segment.base)
+        self.findings: list[Finding] = []
+        self.spans: list[Span] = []
+        self.batches = 0
+        self.end, self.epoch, self.digest = segment.next_offset, segment.epoch, 0
+        self._offset_entries = self._time_entries = Entries(*(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2)
+        self._newest_ms = -1
+        self._aborts: dict[int, int] = {}  # by the offset of the marker: its producer
+        self._other_epoch: tuple[int, int, int] | None = None  # position, expected, found
+
+    def run(self) -> None:
+        """Read the segment. Raises StorageError."""
+        segment, info = self.segment, self.segment.info
+        self._read_indexes()
+        gaps = segment.gaps_allowed if info is None else not info.gapless
+        ceiling = segment.following if segment.following >= 0 else -1 if info is None else info.next_offset
+        expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch)
+        usable = info is not None and info.digested
+        with (
+            files.opened(self.path) as fd,
+            interval_digests.opened(segment.directory, segment.base, usable=usable) as records,
+        ):
+            reader = SegmentReader(fd, self.path, expected, lambda batches: self._seen(fd, batches))
+            for span in reader.spans(records):
+                self.spans.append(span)
+                if span.problem is not None:
+                    self._damage(span)
+        self.batches = reader.batches
+        self.end, self.epoch, self.digest = reader.chain.next_offset, reader.chain.epoch, reader.chain.digest
+        self._check_end(reader)
+        self._check_indexes()
+        self._check_digests()
+        self._check_transactions()
+        if self._other_epoch is not None and reader.proven:
+            position, wanted, found = self._other_epoch
+            message = f"the batch at byte {position} of {self.path.name} has another epoch"
+            self._add("epochs", message, None, wanted, found, file_names.EPOCHS)
+
+    def epoch_at(self, offset: int, header: bytes) -> int:
+        """The leader epoch of an offset by the checkpoint; without one that in the header of its batch."""
+        known = -1 if self._epochs is None else self._epochs.epoch_for(offset)
+        return int.from_bytes(header[12:16], "big", signed=True) if known < 0 else known
+
+    def _add(
+        self, kind: str, message: str, position: int | None = None, expected: object = None, found: object = None,
+        name: str | None = None, first: int = -1, end: int = -1,
+    ) -> None:  # fmt: skip
+        path = self.path if name is None else self.segment.directory / name
+        self.findings.append(Finding(kind, str(path), message, position, expected, found, first_offset=first, end_offset=end))
+
+    # ---- the log ---------------------------------------------------------------------------------
+
+    def _damage(self, span: Span) -> None:
+        problem = span.problem
+        assert problem is not None
+        headers = span.unproven or span.header
+        kind = "headers" if headers else "records" if span.end > span.start else "missing-records"
+        position = span.start if span.unproven else problem.position
+        self._add(kind, problem.message, position, problem.expected, problem.found, None, span.first_offset, span.end_offset)
+
+    def _check_end(self, reader: SegmentReader) -> None:
+        """Compare the end with what is known of it."""
+        info, end = self.segment.info, reader.chain.next_offset
+        if info is None or not reader.proven:
+            return
+        if end > info.next_offset or (info.gapless and end < info.next_offset):
+            self._add("missing-records", "the segment ends at another offset", info.size, info.next_offset, end,
+                      first=min(end, info.next_offset), end=max(end, info.next_offset))  # fmt: skip
+        elif info.digested and self.digest != info.digest:
+            last = self.spans[-1].start if self.spans else 0
+            self._add("headers", interval_digests.OTHERS, last, f"digest {info.digest:016x}", f"{self.digest:016x}",
+                      first=self.segment.base, end=end)  # fmt: skip
+
+    def _seen(self, fd: int, batches: Batches) -> None:
+        self._note(int(batches["size"].sum()))
+        self._judge(self._offset_entries, batches)
+        self._judge_times(batches)
+        for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
+            self._note_marker(fd, batches[row : row + 1])
+        if self._epochs is not None and self._other_epoch is None:
+            wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
+            if wrong is not None:
+                at, expected = wrong
+                self._other_epoch = int(batches["position"][at]), expected, int(batches["leader_epoch"][at])
+
+    def _note_marker(self, fd: int, batch: Batches) -> None:
+        """Note an abort marker."""
+        position, size = int(batch["position"][0]), int(batch["size"][0])
+        data = memoryview(files.pread(fd, size, position, self.path))
+        rows = batch.copy()
+        rows["position"] = 0
+        try:
+            aborted = record_batch.aborts(data, rows)
+        except EmbedlogError as problem:
+            self._add("records", str(problem), position)
+            return
+        if bool(np.asarray(aborted).any()):
+            self._aborts[int(batch["base_offset"][0] + batch["last_offset_delta"][0])] = int(batch["producer_id"][0])
+
+    # ---- offset index and time index -------------------------------------------------------------
+
+    def _read_indexes(self) -> None:
+        info, base = self.segment.info, self.segment.base
+        rows = self._index(file_names.INDEX, _ENTRY, None if info is None else info.index_entries)
+        positions = rows["position"].astype(np.int64)
+        self._offset_entries = self._entries(rows["offset"].astype(np.int64) + base, positions)
+        rows = self._index(file_names.TIME_INDEX, _TIME, None if info is None else info.time_entries)
+        self._time_entries = self._entries(rows["offset"].astype(np.int64) + base, rows["timestamp"].astype(np.int64))
+
+    @staticmethod
+    def _entries(offsets: NDArray[np.int64], others: NDArray[np.int64]) -> Entries:
+        return Entries(offsets, others, np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_))
+
+    def _index(self, suffix: str, layout: np.dtype[np.void], count: int | None) -> NDArray[np.void]:
+        """The entries of an index that count (SEGMENTCHECK-2)."""
+        name = file_names.file_name(self.segment.base, suffix)
+        raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX)
+        if raw is None:
+            if self.segment.size or count:
+                self._add("index", "the file is missing", name=name)
+            return np.empty(0, layout)
+        whole = len(raw) // layout.itemsize
+        if count is not None and whole < count:
+            self._add("index", "entries are missing", len(raw), f"{count} entries", whole, name)
+        elif count is None and len(raw) % layout.itemsize:
+            self._add(
+                "index", "the file ends inside an entry", len(raw), f"a multiple of {layout.itemsize} bytes", len(raw), name
+            )
+        rows = np.frombuffer(raw, layout, whole if count is None else min(count, whole))
+        if count is None:  # a preallocated file ends with zeros
+            used = np.flatnonzero(rows["offset"])
+            rows = rows[: int(used[-1]) + 1 if len(used) else 0]
+        return rows
+
+    def _judge(self, entries: Entries, batches: Batches) -> None:
+        """Compare the offset entries whose positions are in these batches (INDEX-2)."""
+        positions = batches["position"].astype(np.int64)
+        end = int(positions[-1] + batches["size"][-1])
+        rows = np.flatnonzero((entries.others >= positions[0]) & (entries.others < end))
+        if not len(rows):
+            return
+        at = np.searchsorted(positions, entries.others[rows], "right") - 1
+        last = batches["base_offset"][at].astype(np.int64) + batches["last_offset_delta"][at]
+        entries.judged[rows] = True
+        entries.wrong[rows] = (positions[at] != entries.others[rows]) | (last != entries.offsets[rows])
+
+    def _judge_times(self, batches: Batches) -> None:
+        """Compare the time entries whose offsets are in these batches (INDEX-2)."""
+        entries = self._time_entries
+        bases = batches["base_offset"].astype(np.int64)
+        lasts = bases + batches["last_offset_delta"]
+        newest = np.maximum.accumulate(np.concatenate(([self._newest_ms], batches["max_timestamp"].astype(np.int64))))
+        self._newest_ms = int(newest[-1])
+        rows = np.flatnonzero((entries.offsets >= bases[0]) & (entries.offsets <= lasts[-1]))
+        if not len(rows):
+            return
+        at = np.searchsorted(bases, entries.offsets[rows], "right") - 1
+        entries.judged[rows] = True
+        entries.wrong[rows] = (entries.offsets[rows] > lasts[at]) | (batches["max_timestamp"][at] != entries.others[rows])
+        if self.segment.info is not None and self.segment.info.digested:  # written by embedlog, which names the first such batch
+            entries.wrong[rows] |= (entries.offsets[rows] != lasts[at]) | (newest[at] >= entries.others[rows])
+
+    def _check_indexes(self) -> None:
+        proven = not any(span.problem is not None for span in self.spans)
+        for suffix, entries, layout in (
+            (file_names.INDEX, self._offset_entries, _ENTRY), (file_names.TIME_INDEX, self._time_entries, _TIME)
+        ):  # fmt: skip
+            wrong = entries.wrong | (~entries.judged if proven else False)
+            wrong[1:] |= (np.diff(entries.offsets) <= 0) | (np.diff(entries.others) <= 0)
+            rows = np.flatnonzero(wrong)
+            if len(rows):
+                name = file_names.file_name(self.segment.base, suffix)
+                found = f"offset {entries.offsets[rows[0]]}, {entries.others[rows[0]]}"
+                message = f"{len(rows)} of {len(entries.offsets)} entries name no batch"
+                expected = "the last offset of a batch, in rising order"
+                self._add("index", message, int(rows[0]) * layout.itemsize, expected, found, name)
+
+    # ---- digests ---------------------------------------------------------------------------------
+
+    def _check_digests(self) -> None:
+        info, base = self.segment.info, self.segment.base
+        if info is None or not info.digested or not info.index_entries:
+            return
+        name = file_names.file_name(base, file_names.DIGESTS)
+        path = self.segment.directory / name
+        if not files.exists(path):
+            self._add("digests", "the file is missing", name=name)
+            return
+        with files.opened(path) as fd:
+            records = interval_digests.Records(fd, base, info.index_entries)
+            for number, position in enumerate(self._offset_entries.others.tolist()):
+                if self._offset_entries.wrong[number] or records.seed(number, position) is not None:
+                    continue
+                message = "a record is missing, or its checksum is wrong"
+                self._add("digests", message, number * interval_digests.RECORD_BYTES, name=name)
+                return
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def _check_transactions(self) -> None:
+        """SEGMENTCHECK-3."""
+        info, base = self.segment.info, self.segment.base
+        name = file_names.file_name(base, file_names.TRANSACTION_INDEX)
+        raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX) or b""
+        count = None if info is None else info.transaction_entries
+        size = aborted_transactions.ENTRY_SIZE
+        if count is not None and len(raw) < count * size:
+            self._add("transaction-index", "entries are missing", len(raw), f"{count} entries", len(raw) // size, name)
+            return
+        kept = raw if count is None else raw[: count * size]
+        try:
+            entries = aborted_transactions.decode(kept, base)
+        except EmbedlogError as problem:
+            self._add("transaction-index", problem.message, problem.position, problem.expected, problem.found, name)
+            return
+        if info is not None and info.transaction_digest and aborted_transactions.digest(kept) != info.transaction_digest:
+            self._add("transaction-index", "the entries are not those that were written", 0, name=name)
+            return
+        if any(span.problem is not None for span in self.spans):
+            return
+        for row, each in enumerate(entries.tolist()):
+            marker = self._aborts.get(each[3])
+            if marker != each[1]:
+                self._add("transaction-index", "an entry has no abort marker", row * size,
+                          f"a marker of producer {each[1]} at offset {each[3]}", marker, name)  # fmt: skip
+                return

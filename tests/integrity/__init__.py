@@ -1,0 +1,1 @@
+"""Tests of checks and repairs of files."""
