@@ -1,0 +1,350 @@
+"""Encodes and decodes the records of `__cluster_metadata`, the metadata log of a broker (KIP-631, `docs/format.md` 11).
+
+METADATARECORD-1  a value is a frame version, a record type, a version and a body; tagged fields that are not used are skipped
+METADATARECORD-2  a record whose fields are not needed is `Other`; its bytes are kept as they are
+METADATARECORD-3  damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.wire import LONG, NUMBER, SHORT, Flexible, uvarint
+
+TOPIC_SETTINGS: Final = 2  # kinds of a Config record
+BROKER_SETTINGS: Final = 4
+NO_LEADER: Final = -1
+BEGIN, END, ABORT, NO_OP, CLEAR_ELR = 23, 24, 25, 20, 28  # types of records without content that is needed
+
+_FRAME_VERSION: Final = 1
+_BYTE: Final = struct.Struct(">b")
+_UUID_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """A broker of the cluster, with the ids of its log directories."""
+
+    node: int
+    epoch: int
+    directories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """A broker left the cluster."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationChange:
+    """The log directories of a broker have changed; None: they have not."""
+
+    node: int
+    directories: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that exists."""
+
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    """A topic was deleted, with its partitions and settings."""
+
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition. `directories` are the log directories of `replicas`, in their order; () before Kafka 3.7."""
+
+    topic_id: str
+    number: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """Changed fields of a partition; None: unchanged. A leader, also the same one, begins a new leader epoch."""
+
+    topic_id: str
+    number: int
+    isr: tuple[int, ...] | None = None
+    leader: int | None = None
+    replicas: tuple[int, ...] | None = None
+    directories: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One setting of a topic, a broker or another resource. None returns it to its default."""
+
+    kind: int
+    resource: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevel:
+    """The finalized level of a feature; 0 removes it."""
+
+    name: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIds:
+    """The first producer id that no broker has been given."""
+
+    node: int
+    broker_epoch: int
+    following: int
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A record of a known type that is kept as it is (METADATARECORD-2)."""
+
+    kind: int
+
+
+Record: TypeAlias = (
+    RegisterBroker | UnregisterBroker | RegistrationChange | Topic | RemoveTopic | Partition | PartitionChange | Config
+    | FeatureLevel | ProducerIds | Other
+)  # fmt: skip
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+def topic_record(record: Topic) -> bytes:
+    """The value of a topic."""
+    return _framed(2, 0, _string(record.name) + _raw(record.topic_id))
+
+
+def partition_record(record: Partition, version: int) -> bytes:
+    """The value of a partition without a reassignment and without an ELR. Version 0 has no directories."""
+    body = NUMBER.pack(record.number) + _raw(record.topic_id) + _numbers(record.replicas) + _numbers(record.isr) + b"\1\1"
+    body += struct.pack(">iii", record.leader, record.leader_epoch, record.partition_epoch)
+    return _framed(3, version, body + (_ids(record.directories) if version else b""))
+
+
+def config_record(record: Config) -> bytes:
+    """The value of a setting."""
+    value = b"\0" if record.value is None else _string(record.value)
+    return _framed(4, 0, _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name) + value)
+
+
+def feature_record(record: FeatureLevel) -> bytes:
+    """The value of a feature's level."""
+    return _framed(12, 0, _string(record.name) + SHORT.pack(record.level))
+
+
+def producer_ids_record(record: ProducerIds) -> bytes:
+    """The value of the next producer id."""
+    return _framed(15, 0, NUMBER.pack(record.node) + LONG.pack(record.broker_epoch) + LONG.pack(record.following))
+
+
+def _framed(kind: int, version: int, body: bytes) -> bytes:
+    return bytes((_FRAME_VERSION, kind, version)) + body + b"\0"  # no tagged fields
+
+
+def _raw(text: str) -> bytes:
+    """The bytes of an id; that of no directory has only zeros."""
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def _numbers(numbers: tuple[int, ...]) -> bytes:
+    return uvarint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
+
+
+def _ids(ids: Iterable[str]) -> bytes:
+    found = [_raw(each) for each in ids]
+    return uvarint(len(found) + 1) + b"".join(found)
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+def decode(value: bytes) -> Record:
+    """The record of a value. Raises CorruptRecordError and UnsupportedFormatError (METADATARECORD-3)."""
+    try:
+        reader = Flexible(value, 0)
+        frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+        if frame != _FRAME_VERSION:
+            raise UnsupportedFormatError("frame of a metadata record", expected=_FRAME_VERSION, found=frame)
+        known = _DECODERS.get(kind)
+        if known is None:
+            raise UnsupportedFormatError(
+                "type of a metadata record: a newer Kafka wrote it", expected=sorted(_DECODERS), found=kind
+            )
+        newest, body = known
+        if version > newest:
+            raise UnsupportedFormatError(f"version of metadata records of type {kind}", expected=f"0 to {newest}", found=version)
+        if body is None:
+            return Other(kind)
+        record = body(reader, version)
+        if reader.at != len(value):
+            raise ValueError(f"{len(value) - reader.at} bytes follow its end")
+    except (struct.error, ValueError, IndexError) as problem:
+        raise CorruptRecordError(f"metadata record: {problem}", found=value[:64].hex()) from problem
+    return record
+
+
+def _register(reader: Flexible, version: int) -> Record:
+    node = _number(reader)
+    if version >= 2:
+        reader.fixed(1)  # a migration from ZooKeeper
+    reader.fixed(_UUID_BYTES)  # the incarnation
+    epoch = reader.take(LONG)[0]
+    for _ in range(reader.uvarint() - 1):  # end points
+        reader.string()
+        reader.string()
+        reader.fixed(4)
+        reader.tagged()
+    for _ in range(reader.uvarint() - 1):  # features
+        reader.string()
+        reader.fixed(4)
+        reader.tagged()
+    reader.nullable()
+    reader.fixed(2 if version >= 1 else 1)
+    return RegisterBroker(node, epoch, _tag(reader, 0) or ())
+
+
+def _unregister(reader: Flexible, version: int) -> Record:
+    record = UnregisterBroker(_number(reader))
+    reader.fixed(8)
+    reader.tagged()
+    return record
+
+
+def _registration_change(reader: Flexible, version: int) -> Record:
+    node = _number(reader)
+    reader.fixed(8)
+    return RegistrationChange(node, _tag(reader, 2))
+
+
+def _topic(reader: Flexible, version: int) -> Record:
+    record = Topic(reader.string(), _id(reader))
+    reader.tagged()
+    return record
+
+
+def _remove_topic(reader: Flexible, version: int) -> Record:
+    record = RemoveTopic(_id(reader))
+    reader.tagged()
+    return record
+
+
+def _partition(reader: Flexible, version: int) -> Record:
+    number, topic_id = _number(reader), _id(reader)
+    replicas, isr, _, _ = (reader.numbers() for _ in range(4))
+    leader, leader_epoch, partition_epoch = (_number(reader) for _ in range(3))
+    record = Partition(
+        topic_id, number, replicas, isr, leader, leader_epoch, partition_epoch, _read_ids(reader) if version else ()
+    )
+    reader.tagged()
+    return record
+
+
+def _partition_change(reader: Flexible, version: int) -> Record:
+    number, topic_id = _number(reader), _id(reader)
+    fields = dict(reader.tagged())
+    return PartitionChange(
+        topic_id,
+        number,
+        isr=Flexible(fields[0], 0).numbers() if 0 in fields else None,
+        leader=NUMBER.unpack(fields[1])[0] if 1 in fields else None,
+        replicas=Flexible(fields[2], 0).numbers() if 2 in fields else None,
+        directories=_read_ids(Flexible(fields[8], 0)) if 8 in fields else None,
+    )
+
+
+def _config(reader: Flexible, version: int) -> Record:
+    kind = reader.take(_BYTE)[0]
+    record = Config(kind, reader.string(), reader.string(), reader.nullable())
+    reader.tagged()
+    return record
+
+
+def _feature(reader: Flexible, version: int) -> Record:
+    record = FeatureLevel(reader.string(), reader.take(SHORT)[0])
+    reader.tagged()
+    return record
+
+
+def _producer_ids(reader: Flexible, version: int) -> Record:
+    record = ProducerIds(_number(reader), reader.take(LONG)[0], reader.take(LONG)[0])
+    reader.tagged()
+    return record
+
+
+# By type: the newest version, and the decoder; None: the record is kept as it is.
+_DECODERS: Final[dict[int, tuple[int, Callable[[Flexible, int], Record] | None]]] = {
+    0: (4, _register),
+    1: (0, _unregister),
+    2: (0, _topic),
+    3: (2, _partition),
+    4: (0, _config),
+    5: (2, _partition_change),
+    7: (0, None),  # a broker is fenced
+    8: (0, None),  # or not
+    9: (0, _remove_topic),
+    10: (0, None),  # delegation token
+    11: (0, None),  # SCRAM credential
+    12: (0, _feature),
+    14: (0, None),  # quota
+    15: (0, _producer_ids),
+    17: (3, _registration_change),
+    18: (0, None),  # access control entry
+    19: (0, None),
+    NO_OP: (0, None),
+    21: (0, None),  # migration from ZooKeeper
+    22: (0, None),
+    BEGIN: (0, None),
+    END: (0, None),
+    ABORT: (0, None),
+    26: (0, None),
+    27: (0, None),  # a controller
+    CLEAR_ELR: (0, None),
+    29: (0, None),
+}
+
+
+def _number(reader: Flexible) -> int:
+    return reader.take(NUMBER)[0]
+
+
+def _id(reader: Flexible) -> str:
+    return base64.urlsafe_b64encode(reader.fixed(_UUID_BYTES)).decode().rstrip("=")
+
+
+def _read_ids(reader: Flexible) -> tuple[str, ...]:
+    return tuple(_id(reader) for _ in range(reader.uvarint() - 1))
+
+
+def _tag(reader: Flexible, tag: int) -> tuple[str, ...] | None:
+    """The ids in a tagged field; None without it."""
+    fields = dict(reader.tagged())
+    return _read_ids(Flexible(fields[tag], 0)) if tag in fields else None

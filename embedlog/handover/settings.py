@@ -1,0 +1,125 @@
+"""Translates settings of topics between a log directory and a broker.
+
+HANDOVERSETTING-1  each setting is carried over, changed or lost; the last two have a reason
+HANDOVERSETTING-2  a setting that a broker could not take is restored when the directory comes back, unless it was set there
+HANDOVERSETTING-3  defaults that differ from Kafka's become settings of the broker: a broker deletes nothing that embedlog keeps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from embedlog.config.options import known_only, overlay
+from embedlog.config.topic import LogConfig, TopicConfig
+from embedlog.errors import ConfigError, EmbedlogError
+from embedlog.handover import metadata_records as records
+from embedlog.handover.metadata_image import Image
+from embedlog.topic import Topic
+
+CARRIED, CHANGED, LOST = "carried over", "changed", "lost"
+
+_SEGMENT_BYTES_MIN = 1 << 20  # of Kafka 4
+_ONE_REPLICA = "the broker is the only replica"
+_DEFAULTS: Final = (
+    "log.retention.ms", "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "offsets.topic.segment.bytes",
+    "group.initial.rebalance.delay.ms", "auto.create.topics.enable",
+)  # fmt: skip
+_OF_ELR: Final = ("min.insync.replicas", "1")  # a broker with eligible leader replicas writes it for the cluster
+
+
+class Setting(NamedTuple):
+    """One setting and its outcome. `topic` None: of the broker. `value` is the value on the other side, or the lost one."""
+
+    topic: str | None
+    name: str
+    value: str
+    outcome: str = CARRIED
+    reason: str = ""
+
+
+def broker_defaults() -> dict[str, str]:
+    """The defaults of embedlog that a broker needs as settings (HANDOVERSETTING-3)."""
+    every = LogConfig().as_kafka()
+    return {name: every[name] for name in _DEFAULTS}
+
+
+def for_broker(topic: str, given: Mapping[str, str]) -> list[Setting]:
+    """The settings of a topic as a broker takes them."""
+    return [_for_broker(topic, name, value) for name, value in sorted(given.items())]
+
+
+def _for_broker(topic: str, name: str, value: str) -> Setting:
+    if not known_only(TopicConfig, {name: value}):
+        return Setting(topic, name, value, LOST, "a newer version of embedlog has set it")
+    if name == "segment.bytes" and int(value) < _SEGMENT_BYTES_MIN:
+        return Setting(topic, name, str(_SEGMENT_BYTES_MIN), CHANGED, f"{value} is less than a broker accepts")
+    if name == "min.insync.replicas" and value != "1":
+        return Setting(topic, name, value, LOST, f"{_ONE_REPLICA}: it would refuse every acks=all")
+    if name.endswith(".replication.throttled.replicas"):
+        return Setting(topic, name, value, LOST, f"{_ONE_REPLICA}: nothing is copied")
+    if name == "max.decompressed.message.bytes":
+        return Setting(topic, name, value, LOST, "brokers before Kafka 4.4 do not know it")
+    return Setting(topic, name, value)
+
+
+def carried(settings: list[Setting]) -> dict[str, str]:
+    """The settings that the other side has."""
+    return {each.name: each.value for each in settings if each.outcome != LOST}
+
+
+def from_broker(topic: str, found: Mapping[str, str], before: Mapping[str, str]) -> tuple[dict[str, str], list[Setting]]:
+    """The settings of a topic that a broker had, and their outcomes. `before`: those when it was given to the broker."""
+    given, outcomes = for_broker(topic, before), []
+    kept = {each.name: before[each.name] for each in given if _unchanged(each, found)}
+    for name, value in sorted(found.items()):
+        if name in kept:
+            outcomes.append(Setting(topic, name, kept[name]))
+            continue
+        reason = _refusal(name, value)
+        outcomes.append(Setting(topic, name, value, LOST if reason else CARRIED, reason))
+        if not reason:
+            kept[name] = value
+    outcomes += [Setting(topic, name, kept[name]) for name in sorted(set(kept) - set(found))]
+    try:
+        overlay(TopicConfig(), known_only(TopicConfig, kept))
+    except EmbedlogError as problem:  # two settings that a broker accepts together
+        kept = dict(before)
+        outcomes = [Setting(topic, name, value, LOST, str(problem)) for name, value in sorted(found.items())]
+    return kept, outcomes
+
+
+def _unchanged(setting: Setting, found: Mapping[str, str]) -> bool:
+    if setting.outcome == LOST:
+        return setting.name not in found
+    return found.get(setting.name) == setting.value
+
+
+def _refusal(name: str, value: str) -> str:
+    """The reason why a topic cannot have this setting; empty if it can."""
+    try:
+        overlay(TopicConfig(), {name: value})
+    except ConfigError as problem:
+        return str(problem)
+    return ""
+
+
+def not_taken_back(topics: Iterable[Topic], image: Image) -> list[Setting]:
+    """Settings of a broker's topics that are not in the directory, because it was opened before it was taken back."""
+    lost = []
+    for topic in topics:
+        own = carried(for_broker(topic.name, topic.config))
+        there = image.settings_of(topic.name) if topic.topic_id in image.topics else {}
+        reason = "set at the broker, and the directory was opened before it was taken back"
+        lost += [Setting(topic.name, *each, LOST, reason) for each in sorted(there.items()) if own.get(each[0]) != each[1]]
+    return lost
+
+
+def of_brokers(image: Image) -> list[Setting]:
+    """Settings that a broker has beside those of topics: none of them is kept."""
+    lost = []
+    for (kind, _), settings in sorted(image.settings.items()):
+        if kind != records.TOPIC_SETTINGS:
+            reason = "a setting of the broker: give it to open(), if it has a meaning there"
+            lost += [Setting(None, *each, LOST, reason) for each in sorted(settings.items()) if each != _OF_ELR]
+    return lost

@@ -1,0 +1,1 @@
+"""Tests of handing a directory to a broker, without a broker."""
