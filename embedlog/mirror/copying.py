@@ -1,0 +1,245 @@
+"""Contains `Copying`, the loop of a mirror: records, positions, topics and groups.
+
+MIRRORCOPY-1  the position of the source is committed with the records, so a killed mirror continues without loss or repetition
+MIRRORCOPY-2  the state is read after the transactional id was taken over: no earlier mirror can change it any more
+MIRRORCOPY-3  records that were deleted before they were copied end the mirror, unless the user permits it; each loss is reported
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from embedlog import DeadlineError, FencedError, OffsetOutOfRangeError, StateError, TopicPartition, UnknownTopicOrPartitionError
+from embedlog.mirror.directory_sides import state_topic_of
+from embedlog.mirror.groups import GroupCopies
+from embedlog.mirror.mirror_state import MirrorState, topic_of
+from embedlog.mirror.sides import Piece, Position, Source, Span, Target, TopicFacts
+from embedlog.mirror.topics import Preparation, Selection, copies_from
+
+WAIT_S = 0.5  # of one read without records
+REFRESH_S = 2.0  # between two looks at topics, partitions and groups
+STALLED_S = 120.0  # without records before an end that is not reached
+
+Advance = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a mirror copies, and how."""
+
+    selection: Selection
+    groups: tuple[str, ...] | None = ()  # None: all
+    name: str = ""
+    prefix: str = ""
+    append: bool = False
+    skip_deleted: bool = False
+    replication_factor: int | None = None
+
+
+@dataclass
+class Counts:
+    """What a mirror has copied."""
+
+    records: dict[str, int] = field(default_factory=dict)  # by topics of the source
+    size_bytes: int = 0
+
+
+class Copying:
+    """One run of a mirror between two open sides."""
+
+    def __init__(self, source: Source, target: Target, plan: Plan, notice: Callable[[str], object]) -> None:
+        self._source, self._target, self._plan, self._notice = source, target, plan, notice
+        self.state = MirrorState(topic_of(source.identity, plan.name))
+        self._preparation = Preparation(
+            target, self.state, notice, prefix=plan.prefix, append=plan.append, replication_factor=plan.replication_factor
+        )
+        self.groups = GroupCopies(source, target, self.state, plan.groups, notice)
+        self.counts = Counts()
+        self._topics: dict[str, TopicFacts] = {}  # that are copied now
+        self._copies: set[str] = set()  # topics of the source that mirrors from the target have written
+        self._starts: dict[TopicPartition, int] = {}
+        self._assigned: list[TopicPartition] = []
+        self._ended = False
+
+    def end(self) -> None:
+        """End the run after the present transaction. From any thread, and from signal handlers."""
+        self._ended = True
+        self._source.wake()
+
+    def topics(self) -> set[str]:
+        """The topics that are copied, or were."""
+        return {*self._topics, *self.counts.records}
+
+    # ---- the loop --------------------------------------------------------------------------------
+
+    def run(self, *, follow: bool, progress: Advance) -> None:
+        """Copy up to the present ends, or until `end`. Raises FencedError if another mirror took over."""
+        try:
+            self._run(follow, progress)
+        except FencedError as fenced:
+            raise FencedError(
+                f"another mirror from {self._source.label} to {self._target.label} has taken over: mirrors that run at the same"
+                " time need different topics and names"
+            ) from fenced
+
+    def _run(self, follow: bool, progress: Advance) -> None:
+        self._plan.selection.check(self._source)
+        self._begin()
+        self._refresh()
+        ends = {place: end for place, (_, end) in self._source.bounds(self._starts).items()}
+        total = sum(max(0, end - self._starts[place]) for place, end in ends.items())
+        self._drop_complete(follow, ends)
+        due = time.monotonic() + REFRESH_S
+        stalled = time.monotonic() + STALLED_S
+        while not self._ended and (follow or ends):
+            if self._take(max(0.0, min(WAIT_S, due - time.monotonic()))) or follow:
+                stalled = time.monotonic() + STALLED_S
+            elif time.monotonic() > stalled:
+                raise DeadlineError(
+                    f"no records from {self._source.label}", expected=f"{STALLED_S:g} s", found=f"{len(ends)} open"
+                )
+            self._drop_complete(follow, ends)
+            done = sum(self._position(place).offset - start for place, start in self._starts.items())
+            progress(done, max(done, total))
+            if follow and time.monotonic() >= due:
+                self._refresh()
+                self._settle()
+                self.groups.copy()
+                due = time.monotonic() + REFRESH_S
+        self._settle()
+        self.groups.copy()
+
+    def _begin(self) -> None:
+        """Take over the state (MIRRORCOPY-2)."""
+        topic = self.state.topic
+        if topic not in self._target.describe([topic]):
+            self._target.create(state_topic_of(topic), self._plan.replication_factor)
+        name = f"-{self._plan.name}" if self._plan.name else ""
+        self._target.begin(f"mirror-{self._source.identity}{name}", topic)
+        self.state.apply(self._target.lines(topic))
+
+    def _take(self, timeout_s: float) -> bool:
+        """Copy the next records; returns whether there were any."""
+        try:
+            pieces = self._source.take(timeout_s)
+        except UnknownTopicOrPartitionError:  # a topic was deleted
+            self._refresh()
+            return False
+        except OffsetOutOfRangeError as deleted:
+            if deleted.topic is None or deleted.partition is None:
+                raise
+            place = TopicPartition(deleted.topic, deleted.partition)
+            start, end = self._source.bounds([place])[place]
+            position = self._checked(place, self._source.position(place), start, end)
+            self._source.remove([place])
+            self._source.add({place: position})
+            return False
+        if pieces:
+            self._write(pieces)
+        return bool(pieces)
+
+    def _write(self, pieces: list[Piece]) -> None:
+        lines = []
+
+        def lines_of(written: list[list[Span]]) -> list[tuple[bytes, bytes | None]]:
+            lines.extend(self.state.copied(pieces, written))
+            return lines
+
+        self._target.write([(self._plan.prefix + piece.place.topic, piece) for piece in pieces], lines_of)
+        self.state.apply(lines)
+        records = self.counts.records
+        for piece in pieces:
+            records[piece.place.topic] = records.get(piece.place.topic, 0) + len(piece.offsets)
+            self.counts.size_bytes += piece.size_bytes
+
+    # ---- positions -------------------------------------------------------------------------------
+
+    def _position(self, place: TopicPartition) -> Position:
+        return self.state.positions.get(place, Position(self._starts[place]))
+
+    def _drop_complete(self, follow: bool, ends: dict[TopicPartition, int]) -> None:
+        """Without `follow`, read no partition after its end."""
+        if follow:
+            return
+        complete = [place for place, end in ends.items() if self._source.position(place).offset >= end]
+        if complete:
+            self._settle(complete)
+            self._source.remove(complete)
+            for place in complete:
+                del ends[place]
+
+    def _settle(self, places: list[TopicPartition] | None = None) -> None:
+        """Commit positions after offsets without records, such as markers: their deletion is no loss."""
+        assigned = self._assigned if places is None else places
+        moved = {place: self._source.position(place) for place in assigned}
+        known = self.state.positions
+        lines = self.state.moved(
+            (place, position) for place, position in moved.items() if place not in known or position.offset > known[place].offset
+        )
+        if lines:
+            self._target.write([], lambda _: lines)
+            self.state.apply(lines)
+        if places is not None:
+            self._assigned = [place for place in self._assigned if place not in set(places)]
+
+    def _checked(self, place: TopicPartition, position: Position, start: int, end: int) -> Position:
+        """The position to continue at. Raises OffsetOutOfRangeError after a loss, StateError for a shorter source."""
+        name = f"{place.topic}-{place.partition}"
+        if position.offset > end:
+            raise StateError(
+                f"{name} in {self._source.label} ends before the records that were copied: it was restored, or has lost records",
+                expected=f"offset {position.offset}", found=f"the end {end}",
+            )  # fmt: skip
+        if position.offset >= start:
+            return position
+        lost = f"{name}: offsets {position.offset} to {start - 1} were deleted at the source before they were copied"
+        if not self._plan.skip_deleted:
+            raise OffsetOutOfRangeError(
+                f"{lost}; --skip-deleted continues at {start}", topic=place.topic, partition=place.partition
+            )
+        self._notice(lost)
+        return Position(start)
+
+    # ---- topics ----------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Follow new topics, new partitions and deleted topics."""
+        names = self._plan.selection.of(self._source)
+        if not self._topics.keys() >= set(names) - self._copies:
+            copies = copies_from(self._source, self._target.identity)
+            self._plan.selection.check_copies(self._source, copies)
+            for name in sorted((copies - self._copies) & set(names)):
+                self._notice(f"topic {name} was copied from the target: it is not copied back")
+            self._copies |= copies
+        found = self._source.describe(name for name in names if name not in self._copies)
+        changed = [topic for name, topic in found.items() if self._topics.get(name) != topic]
+        self._forget([name for name in self._topics if name not in found])
+        if changed:
+            self._preparation.prepare(changed)
+            new = [
+                place for topic in changed for number in range(topic.partition_count)
+                if (place := TopicPartition(topic.name, number)) not in self._starts
+            ]  # fmt: skip
+            self._topics |= {topic.name: topic for topic in changed}
+            self._add(new)
+
+    def _forget(self, topics: list[str]) -> None:
+        for name in topics:
+            self._notice(f"topic {name} was deleted at the source")
+            del self._topics[name]
+        gone = [place for place in self._starts if place.topic in topics]
+        self._source.remove(gone)
+        for place in gone:
+            del self._starts[place]
+        self._assigned = [place for place in self._assigned if place.topic not in topics]
+
+    def _add(self, places: list[TopicPartition]) -> None:
+        starts = {}
+        for place, (start, end) in self._source.bounds(places).items():
+            known = self.state.positions.get(place)
+            starts[place] = Position(start) if known is None else self._checked(place, known, start, end)
+            self._starts[place] = starts[place].offset
+        self._source.add(starts)
+        self._assigned += places

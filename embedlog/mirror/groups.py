@@ -1,0 +1,76 @@
+"""Copies the committed offsets of groups, translated to offsets of the target.
+
+MIRRORGROUP-1  a translated offset is never after the exact one (OFFSETMAP-4); one that is not copied yet is the end of the copy
+MIRRORGROUP-2  a group with members at the target is left alone
+MIRRORGROUP-3  an offset at the target moves back only if the mirror committed the present one
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from embedlog import TopicPartition
+from embedlog.mirror.mirror_state import MirrorState
+from embedlog.mirror.sides import Source, Target
+
+# Groups of programs that store their own progress; the first three as in MirrorMaker 2.
+NOT_COPIED = re.compile(r"console-consumer-.*|connect-.*|__.*|import-[0-9a-f]{24}")
+
+
+@dataclass
+class GroupCopies:
+    """The groups of a mirror. `groups`: their ids, or None for all."""
+
+    source: Source
+    target: Target
+    state: MirrorState
+    groups: Sequence[str] | None
+    notice: Callable[[str], object]
+    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)  # committed in this run, by target partitions
+    _busy: set[str] = field(default_factory=set)
+    _complete: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)  # source offsets that need no further look
+
+    def copy(self) -> None:
+        """Commit the offsets that have changed."""
+        if self.groups is None:
+            names = [name for name in self.source.group_ids() if not NOT_COPIED.fullmatch(name)]
+        else:
+            names = list(self.groups)
+        for group in names:
+            self._copy(group)
+
+    def _copy(self, group: str) -> None:
+        found = {place: offset for place, offset in self.source.group_offsets(group).items() if place in self.state.positions}
+        if not found or self._complete.get(group) == found:
+            return
+        targets = {place: TopicPartition(self.state.topic_pairs[place.topic].target, place.partition) for place in found}
+        present = self.target.group_offsets(group)
+        bounds = self.target.bounds(targets.values())
+        changed: dict[TopicPartition, int] = {}
+        unnoted: dict[TopicPartition, int] = {}
+        for place, offset in found.items():
+            tp = targets[place]
+            start, end = bounds[tp]
+            translated = self.state.map(place).translate(offset)
+            wanted = max(start, end if translated is None else translated)
+            ours = self.state.groups.get((group, place))
+            old = present.get(tp)
+            if old == wanted:
+                unnoted |= {} if ours == wanted else {place: wanted}
+            elif old is None or wanted > old or ours == old:
+                changed[place] = wanted
+        if changed and not self.target.commit_group(group, {targets[place]: offset for place, offset in changed.items()}):
+            if group not in self._busy:
+                self.notice(f"group {group} has members at the target: its offsets are not copied")
+            self._busy.add(group)
+            return
+        if all(offset <= self.state.positions[place].offset for place, offset in found.items()):
+            self._complete[group] = found
+        self._busy.discard(group)
+        self.offsets |= {(group, targets[place]): offset for place, offset in changed.items()}
+        if changed or unnoted:
+            lines = self.state.committed(group, (changed | unnoted).items())
+            self.target.write([], lambda _: lines)
+            self.state.apply(lines)

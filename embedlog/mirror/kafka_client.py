@@ -1,0 +1,206 @@
+"""Contains `KafkaSide`, the calls of both sides that are Kafka clusters, and the errors of Kafka's client as typed errors.
+
+KAFKASIDE-1  every call has a deadline, for which an unreachable broker is waited for
+KAFKASIDE-2  the client's own log lines are not printed; an error contains their text
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import confluent_kafka
+from confluent_kafka import admin
+
+from embedlog import EmbedlogError, FencedError, RecordTooLargeError, TopicPartition
+from embedlog.mirror.sides import Settings, TopicFacts
+
+CONNECT_S = 15.0  # of the first call
+DEADLINE_S = 60.0
+FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+TRANSIENT = (  # while brokers start, or are elected
+    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_CONTROLLER", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS", "BROKER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE", "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION",
+    "KAFKA_STORAGE_ERROR", "_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE",
+)  # fmt: skip
+AGAIN_S = 0.2
+ABSENT = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+
+
+Answer = TypeVar("Answer")
+
+
+class KafkaClusterError(EmbedlogError):
+    """A Kafka cluster refused a call, or did not answer in time; `name` is Kafka's name of the error."""
+
+    __module__ = "embedlog.mirror.kafka_client"
+
+    def __init__(self, message: str, *, name: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.name = name
+
+    def _keywords(self) -> dict[str, Any]:
+        return super()._keywords() | {"name": self.name}
+
+
+def typed(error: Any, label: str) -> EmbedlogError:
+    """An error of Kafka's client as one of embedlog."""
+    text = f"{label}: {error.str() or error.name()}"
+    if error.name() in FENCED:
+        return FencedError(text)
+    if error.name() == "MSG_SIZE_TOO_LARGE":
+        return RecordTooLargeError(text)
+    return KafkaClusterError(text, name=error.name())
+
+
+def _silent() -> logging.Logger:
+    """A logger for the lines of the client (KAFKASIDE-2)."""
+    found = logging.getLogger("embedlog.mirror.kafka_client")
+    found.disabled = True
+    return found
+
+
+def _ignored(error: Any) -> None:
+    """Errors of connections: the client connects again."""
+
+
+class KafkaSide:
+    """The calls that both sides need."""
+
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        self.label = f"kafka://{bootstrap}"
+        given = {"bootstrap.servers": bootstrap, "logger": _silent(), "error_cb": _ignored}
+        self._settings: dict[str, Any] = {**given, **settings}
+        with self.calls():
+            self._admin = admin.AdminClient(self._settings)
+            self.identity: str = self._admin.list_topics(timeout=CONNECT_S).cluster_id
+        self._described: dict[str, TopicFacts] = {}
+
+    @contextmanager
+    def calls(self) -> Iterator[None]:
+        """Turns errors of Kafka's client into typed ones."""
+        try:
+            yield
+        except confluent_kafka.KafkaException as problem:
+            raise typed(problem.args[0], self.label) from problem
+
+    def _repeated(self, call: Callable[[], Answer]) -> Answer:
+        """The answer of a call that may be repeated while brokers are not ready (KAFKASIDE-1)."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                with self.calls():
+                    return call()
+            except KafkaClusterError as problem:
+                if problem.name not in TRANSIENT or time.monotonic() > deadline:
+                    raise
+            self._admin.poll(AGAIN_S)
+
+    def _answers(self, request: Callable[[], Mapping[Any, Any]]) -> dict[Any, Any]:
+        """The answers to a request that only reads, or that may be repeated."""
+        return self._repeated(lambda: {key: future.result(DEADLINE_S) for key, future in request().items()})
+
+    # ---- topics ----------------------------------------------------------------------------------
+
+    def topic_names(self) -> list[str]:
+        return self._repeated(lambda: sorted(self._admin.list_topics(timeout=DEADLINE_S).topics))
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        found = {}
+        for name in names:
+            try:
+                topic = self._answers(partial(self._described_topic, name))[name]
+            except KafkaClusterError as problem:
+                if problem.name not in ABSENT:
+                    raise
+            else:
+                found[name] = TopicFacts(name, str(topic.topic_id), len(topic.partitions), {})
+        return self._with_settings(found)
+
+    def _described_topic(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._admin.describe_topics(
+            confluent_kafka.TopicCollection([name]), request_timeout=DEADLINE_S
+        )
+        return found
+
+    def _with_settings(self, found: dict[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """The settings are read when a topic is first seen."""
+        known = {name: self._described[name] for name in found.keys() & self._described.keys()}
+        same = {name: each for name, each in known.items() if each.topic_id == found[name].topic_id}
+        new = [admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name) for name in found.keys() - same.keys()]
+        configs = {name: each.config for name, each in same.items()}
+        own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        request = partial(self._admin.describe_configs, new, request_timeout=DEADLINE_S)
+        for resource, entries in self._answers(request).items() if new else ():
+            configs[resource.name] = {key: each.value for key, each in entries.items() if each.source == own}
+        self._described |= {name: each._replace(config=configs[name]) for name, each in found.items()}
+        return {name: self._described[name] for name in found}
+
+    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        wanted = list(places)
+        if not wanted:
+            return {}
+        starts = self._offsets(wanted, admin.OffsetSpec.earliest())
+        ends = self._offsets(wanted, admin.OffsetSpec.latest())
+        return {place: (starts[place], ends[place]) for place in wanted}
+
+    def _offsets(self, places: list[TopicPartition], wanted: Any) -> dict[TopicPartition, int]:
+        request = partial(
+            self._admin.list_offsets, {confluent_kafka.TopicPartition(*place): wanted for place in places},
+            isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED, request_timeout=DEADLINE_S,
+        )  # fmt: skip
+        return {TopicPartition(each.topic, each.partition): answer.offset for each, answer in self._answers(request).items()}
+
+    # ---- records of a state topic ----------------------------------------------------------------
+
+    def consumer(self, **settings: Any) -> Any:
+        """A consumer of committed records; the client requires the name of a group, in which nothing is committed."""
+        given = {
+            "group.id": f"mirror-{uuid4().hex}", "enable.auto.commit": False, "enable.auto.offset.store": False,
+            "isolation.level": "read_committed", "auto.offset.reset": "error", "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32768, "check.crcs": True,
+        }  # fmt: skip
+        with self.calls():
+            return confluent_kafka.Consumer({**given, **self._settings, **settings})
+
+    def lines(self, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
+        place = TopicPartition(topic, 0)
+        position, end = self.bounds([place])[place]
+        reader = self.consumer()
+        try:
+            reader.assign([confluent_kafka.TopicPartition(topic, 0, position)])
+            deadline = time.monotonic() + DEADLINE_S
+            while position < end:  # a leader that was just elected may report an earlier end of the partition
+                for message in reader.consume(10_000, 0.1):
+                    error = message.error()
+                    if error is None:
+                        yield message.key() or b"", message.value()
+                        position = message.offset() + 1
+                        deadline = time.monotonic() + DEADLINE_S
+                    elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                        position = message.offset()
+                    elif error.name() not in TRANSIENT:
+                        raise typed(error, self.label)
+                if time.monotonic() > deadline:
+                    raise KafkaClusterError(f"{self.label}: no records of {topic} within {DEADLINE_S:g} s")
+        finally:
+            reader.close()
+
+    # ---- groups ----------------------------------------------------------------------------------
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        request = [confluent_kafka.ConsumerGroupTopicPartitions(group)]
+        call = partial(self._admin.list_consumer_group_offsets, request, request_timeout=DEADLINE_S)
+        (answer,) = self._answers(call).values()
+        found = {}
+        for each in answer.topic_partitions:
+            if each.error is not None:
+                raise typed(each.error, self.label)
+            if each.offset >= 0:
+                found[TopicPartition(each.topic, each.partition)] = each.offset
+        return found

@@ -1,0 +1,195 @@
+"""Contains `Mirror`: topics of one log, with their records and groups, copied to another one exactly once.
+
+MIRROR-1  a side is a log directory, a set of them, an open log, or `kafka://HOST:PORT[,HOST:PORT]`
+MIRROR-2  confluent-kafka is imported only if a side is a Kafka cluster
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import embedlog
+from embedlog import ConfigError, MissingExtraError
+from embedlog.mirror.copying import Advance, Copying, Plan
+from embedlog.mirror.directory_sides import DirectorySource, DirectoryTarget
+from embedlog.mirror.sides import Source, Target
+from embedlog.mirror.topics import Selection
+
+KAFKA = "kafka://"
+NAME_CHARACTERS = 100
+
+Place: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | embedlog.Log
+
+
+class MirroredTopic(NamedTuple):
+    """A topic of a mirror, with the number of records that this run copied."""
+
+    topic: str
+    target: str
+    records: int
+
+
+class MirroredOffset(NamedTuple):
+    """A translated offset that this run committed at the target."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class MirrorReport:
+    """What a run of a mirror did."""
+
+    topics: tuple[MirroredTopic, ...]
+    offsets: tuple[MirroredOffset, ...]
+    size_bytes: int
+
+    @property
+    def records(self) -> int:
+        return sum(topic.records for topic in self.topics)
+
+
+class Mirror:
+    """Copies topics from one log to another; used in `with`, or closed by `close`.
+
+    `topics` are names, `pattern` is a regular expression for whole names; without both, all topics are copied. `groups` are
+    ids, or None for all. A topic keeps its name, after `prefix`. `name` distinguishes mirrors that run at the same time.
+    `append` permits targets that have other records, `skip_deleted` the loss of records that were deleted before their copy.
+    `source_config` and `target_config` are settings of the clients of a side.
+
+    Raises ConfigError, MissingExtraError, and what `embedlog.open` raises.
+
+    Example:
+        >>> with Mirror("data", "kafka://localhost:9092", topics=["events"]) as mirror:        # doctest: +SKIP
+        ...     report = mirror.run()
+    """
+
+    def __init__(
+        self,
+        source: Place,
+        target: Place,
+        *,
+        topics: Iterable[str] = (),
+        pattern: str | None = None,
+        groups: Iterable[str] | None = (),
+        name: str = "",
+        prefix: str = "",
+        append: bool = False,
+        skip_deleted: bool = False,
+        replication_factor: int | None = None,
+        source_config: Mapping[str, Any] | None = None,
+        target_config: Mapping[str, Any] | None = None,
+        notice: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        plan = Plan(
+            Selection(tuple(topics), pattern), None if groups is None else tuple(groups), _checked_name(name), prefix, append,
+            skip_deleted, replication_factor,
+        )  # fmt: skip
+        self._opened = ExitStack()
+        try:
+            reading = _opened_source(source, source_config or {}, self._opened)
+            writing = _opened_target(target, target_config or {}, self._opened)
+            if reading.identity == writing.identity:
+                raise ConfigError("the source and the target are the same log", expected="two logs", found=reading.label)
+            self._copying = Copying(reading, writing, plan, notice)
+        except BaseException:
+            self._opened.close()
+            raise
+        self._prefix = prefix
+
+    def run(self, *, follow: bool = False, progress: Advance | None = None) -> MirrorReport:
+        """Copy up to the present ends, or with `follow` until `end`; call it once.
+
+        `progress(offsets copied, all offsets)` is called repeatedly. Raises FencedError if another mirror took over,
+        OffsetOutOfRangeError for deleted records, StateError for topics that were created again, and errors of both sides.
+        """
+        self._copying.run(follow=follow, progress=progress or (lambda done, total: None))
+        return self.report()
+
+    def end(self) -> None:
+        """End `run` after the present transaction. From any thread, and from signal handlers."""
+        self._copying.end()
+
+    def report(self) -> MirrorReport:
+        """What was copied up to now."""
+        counts = self._copying.counts
+        found = sorted(self._copying.topics())
+        topics = tuple(MirroredTopic(each, self._prefix + each, counts.records.get(each, 0)) for each in found)
+        offsets = sorted(self._copying.groups.offsets.items())
+        return MirrorReport(topics, tuple(MirroredOffset(group, *tp, at) for (group, tp), at in offsets), counts.size_bytes)
+
+    def close(self) -> None:
+        """Close both sides, except logs that were given open. Idempotent."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _checked_name(name: str) -> str:
+    if name and (len(name) > NAME_CHARACTERS or not all(each.isascii() and (each.isalnum() or each in ".-") for each in name)):
+        raise ConfigError("name of a mirror", expected="letters, digits, . and -", found=repr(name[:NAME_CHARACTERS]))
+    return name
+
+
+# ---- sides ---------------------------------------------------------------------------------------
+
+
+def _opened_source(place: Place, settings: Mapping[str, Any], opened: ExitStack) -> Source:
+    bootstrap = _bootstrap(place)
+    if bootstrap is not None:
+        from embedlog.mirror.kafka_source import KafkaSource
+
+        source: Source = KafkaSource(bootstrap, settings)
+    else:
+        source = DirectorySource(_log(place, opened, read_only=True), _label(place), settings)
+    opened.callback(source.close)
+    return source
+
+
+def _opened_target(place: Place, settings: Mapping[str, Any], opened: ExitStack) -> Target:
+    bootstrap = _bootstrap(place)
+    if bootstrap is not None:
+        from embedlog.mirror.kafka_target import KafkaTarget
+
+        target: Target = KafkaTarget(bootstrap, settings)
+    else:
+        target = DirectoryTarget(_log(place, opened, read_only=False), _label(place), settings)
+    opened.callback(target.close)
+    return target
+
+
+def _bootstrap(place: Place) -> str | None:
+    """The addresses of a Kafka cluster; None for a log. Raises ConfigError, MissingExtraError."""
+    if not isinstance(place, str) or not place.startswith(KAFKA):
+        return None
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError as missing:
+        raise MissingExtraError("a Kafka cluster as a side of a mirror needs confluent-kafka", extra="kafka") from missing
+    found = place.removeprefix(KAFKA).rstrip("/")
+    if not found or "/" in found:
+        raise ConfigError("place of a mirror", expected="kafka://HOST:PORT[,HOST:PORT]", found=place)
+    return found
+
+
+def _log(place: Place, opened: ExitStack, *, read_only: bool) -> embedlog.Log:
+    if isinstance(place, embedlog.Log):
+        return place
+    return opened.enter_context(embedlog.open(place, read_only=read_only, create=not read_only))
+
+
+def _label(place: Place) -> str:
+    if isinstance(place, embedlog.Log):
+        return str(place.path)
+    return os.fspath(place) if isinstance(place, str | os.PathLike) else os.pathsep.join(os.fspath(each) for each in place)

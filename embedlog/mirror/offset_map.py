@@ -1,0 +1,99 @@
+"""Contains `OffsetMap`: which target offset a source offset has, for one partition, in a bounded number of runs.
+
+OFFSETMAP-1  a run is a number of records with consecutive offsets at both sides; each run has a number, from 0 on
+OFFSETMAP-2  a run is stored in the slot that its number gives, and replaces the run there
+OFFSETMAP-3  the first run and the last `2 * SLOTS` are kept; of those that are n runs old, about every (n / SLOTS)-th
+OFFSETMAP-4  a translated offset is never after the exact one: a reader at the target repeats records and omits none
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from embedlog.mirror.sides import Span
+
+SLOTS = 512
+LEVEL_MAX = 40
+
+
+class Run(NamedTuple):
+    """`length` records from source offset `source` on have the target offsets from `target` on."""
+
+    number: int
+    source: int
+    target: int
+    length: int
+
+
+def slot_of(number: int) -> tuple[int, int]:
+    """The level and the slot of a run (OFFSETMAP-2)."""
+    if number == 0:
+        return LEVEL_MAX, 0
+    level = min((number & -number).bit_length() - 1, LEVEL_MAX - 1)
+    return level, (number >> (level + 1)) % SLOTS
+
+
+def runs_between(first_number: int, offsets: Sequence[int], spans: Sequence[Span]) -> Iterator[Run]:
+    """The runs of one piece: its source offsets, and what the target assigned."""
+    number, row = first_number, 0
+    for base, count in spans:
+        end = row + count
+        while row < end:
+            last = _consecutive(offsets, row, end)
+            yield Run(number, offsets[row], base + count - (end - row), last - row)
+            number, row = number + 1, last
+
+
+def _consecutive(offsets: Sequence[int], start: int, end: int) -> int:
+    """The end of the rows from `start` on that have consecutive offsets."""
+    if offsets[end - 1] - offsets[start] == end - 1 - start:
+        return end
+    low, high = start, end - 1  # the rows up to `low` are consecutive, those up to `high` are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offsets[middle] - offsets[start] == middle - start:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+class OffsetMap:
+    """The runs of one partition."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[int, int], Run] = {}
+        self._sorted: list[Run] | None = []
+        self.next_number = 0
+
+    def add(self, run: Run) -> None:
+        self._slots[slot_of(run.number)] = run
+        self.next_number = max(self.next_number, run.number + 1)
+        self._sorted = None
+
+    def discard(self, level: int, slot: int) -> None:
+        """Forget the run of a slot."""
+        self._slots.pop((level, slot), None)
+        self._sorted = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The stored runs in order."""
+        if self._sorted is None:
+            self._sorted = sorted(self._slots.values())
+        return self._sorted
+
+    def translate(self, offset: int) -> int | None:
+        """The target offset for a reader that is at a source offset; None if no record was copied (OFFSETMAP-4)."""
+        runs = self.runs
+        at = bisect_right(runs, offset, key=lambda run: run.source) - 1
+        if at < 0:
+            return runs[0].target if runs else None  # before the first copied record
+        run = runs[at]
+        if offset < run.source + run.length:
+            return run.target + offset - run.source
+        if at + 1 < len(runs) and runs[at + 1].number == run.number + 1:
+            return runs[at + 1].target  # between two runs there is no record
+        return run.target + run.length

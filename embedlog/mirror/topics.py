@@ -1,0 +1,129 @@
+"""Selects the topics of a mirror, and prepares them at the target.
+
+MIRRORTOPIC-1  a topic at the target that has records is refused, unless this mirror wrote them, or the user permits it
+MIRRORTOPIC-2  a topic that a mirror copied from this target is not copied back
+MIRRORTOPIC-3  a new topic gets the partitions and settings of the source; later partitions are added, settings are not changed
+MIRRORTOPIC-4  a topic that was created again at the source is refused; one that was created again at the target is copied again
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from embedlog import ConfigError, InvalidPartitionsError, StateError, TopicPartition, UnknownTopicOrPartitionError
+from embedlog.mirror.mirror_state import MirrorState, TopicPair, copies_in, is_about
+from embedlog.mirror.sides import INTERNAL, Source, Target, TopicFacts
+
+# As in MirrorMaker 2: settings of replicas, and of timestamps, which the mirror keeps.
+NOT_COPIED = frozenset({
+    "follower.replication.throttled.replicas", "leader.replication.throttled.replicas", "message.timestamp.difference.max.ms",
+    "message.timestamp.type", "min.insync.replicas", "unclean.leader.election.enable",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The topics of a mirror: by name, and by a regular expression for whole names; all if neither is given."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name.startswith(INTERNAL):
+                raise ConfigError(f"internal topics are not mirrored: {name}")
+        try:
+            re.compile(self.pattern or "")
+        except re.error as problem:
+            raise ConfigError(f"pattern of topics: {problem}", expected="a regular expression", found=self.pattern) from None
+
+    def check(self, source: Source) -> None:
+        """Raises UnknownTopicOrPartitionError for a name without a topic."""
+        present = source.topic_names()
+        for name in self.names:
+            if name not in present:
+                raise UnknownTopicOrPartitionError(f"no topic {name!r} in {source.label}")
+
+    def check_copies(self, source: Source, copies: set[str]) -> None:
+        """Raises ConfigError for a name of a copy (MIRRORTOPIC-2)."""
+        for name in self.names:
+            if name in copies:
+                raise ConfigError(f"{name} in {source.label} is a copy from the target: its records would circulate")
+
+    def of(self, source: Source) -> list[str]:
+        """The selected topics that are present."""
+        pattern = self.pattern if self.pattern is not None or self.names else ".*"
+        matches = re.compile(pattern or "").fullmatch
+        present = [name for name in source.topic_names() if not name.startswith(INTERNAL)]
+        return [name for name in present if name in self.names or matches(name)]
+
+
+def copies_from(source: Source, identity: str) -> set[str]:
+    """The topics of a source that mirrors from a log have written (MIRRORTOPIC-2)."""
+    return {name for topic in source.topic_names() if is_about(topic, identity) for name in copies_in(source.lines(topic))}
+
+
+@dataclass
+class Preparation:
+    """Prepares topics at the target."""
+
+    target: Target
+    state: MirrorState
+    notice: Callable[[str], object]
+    prefix: str = ""
+    append: bool = False
+    replication_factor: int | None = None
+
+    def prepare(self, topics: Iterable[TopicFacts]) -> None:
+        """Make the topics ready for records. Raises StateError, ConfigError, InvalidPartitionsError."""
+        wanted = list(topics)
+        present = self.target.describe([self.prefix + topic.name for topic in wanted])
+        for topic in wanted:
+            self._prepare(topic, present.get(self.prefix + topic.name))
+
+    def _prepare(self, topic: TopicFacts, present: TopicFacts | None) -> None:
+        name, pair = self.prefix + topic.name, self.state.topic_pairs.get(topic.name)
+        if pair is not None and pair.target != name:
+            raise ConfigError(
+                f"this mirror copies {topic.name} to another topic: another prefix needs another name of the mirror",
+                expected=pair.target, found=name,
+            )  # fmt: skip
+        kept = pair is not None and present is not None and pair.target_id == present.topic_id
+        if pair is not None and kept and pair.source_id != topic.topic_id:
+            raise StateError(
+                f"the topic {topic.name} was created again at the source: delete {name} at the target to copy it again",
+                expected=f"topic id {pair.source_id}", found=topic.topic_id,
+            )  # fmt: skip
+        if present is None:
+            present = self._created(topic, name)
+        elif not kept:
+            self._check_fit(topic, present)
+        if not kept:
+            lines = self.state.registration(topic.name, TopicPair(topic.topic_id, name, present.topic_id))
+            self.target.write([], lambda _: lines)
+            self.state.apply(lines)
+        elif present.partition_count < topic.partition_count:
+            self.target.grow(name, topic.partition_count)
+
+    def _created(self, topic: TopicFacts, name: str) -> TopicFacts:
+        config = {key: value for key, value in topic.config.items() if key not in NOT_COPIED}
+        lost = self.target.create(topic._replace(name=name, config=config), self.replication_factor)
+        lost += sorted(topic.config.keys() & NOT_COPIED)
+        if lost:
+            self.notice(f"topic {name}: settings that were not copied: {', '.join(lost)}")
+        return self.target.describe([name])[name]
+
+    def _check_fit(self, topic: TopicFacts, present: TopicFacts) -> None:
+        if present.partition_count < topic.partition_count:
+            raise InvalidPartitionsError(
+                f"the topic {present.name} in {self.target.label} has fewer partitions than at the source",
+                expected=f"at least {topic.partition_count}", found=present.partition_count,
+            )  # fmt: skip
+        places = [TopicPartition(present.name, number) for number in range(present.partition_count)]
+        if not self.append and any(end for _, end in self.target.bounds(places).values()):
+            raise ConfigError(
+                f"the topic {present.name} in {self.target.label} has records that this mirror did not copy",
+                expected="an empty topic, or --append", found="a topic with records",
+            )  # fmt: skip
