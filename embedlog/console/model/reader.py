@@ -1,0 +1,147 @@
+"""Runs the reads of the console on a thread of its own, so that a slow disk never stops the keyboard.
+
+CONSOLEREADER-1  one thread does one task at a time; a new task replaces a waiting one of the same name
+CONSOLEREADER-2  after an error, and when the directory was replaced, the next task opens the log again
+CONSOLEREADER-3  the end of the application waits for a thread at most `CLOSE_S`; a daemon thread does not keep the process
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import embedlog
+from embedlog import EmbedlogError, Log, StorageError
+from embedlog.console.model.text import line
+
+CLOSE_S = 2.0
+WAIT_S = 1.0  # between two looks at the end of the application, if no notification arrives
+
+
+@dataclass(eq=False)
+class Task:
+    """A read that may be cancelled and reports its progress."""
+
+    name: str
+    work: Callable[[Task], Any]
+    reader: Reader
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    progress: tuple[int, int, int] | None = None  # bytes done, bytes in total, records found
+
+    @property
+    def log(self) -> Log:
+        """The log, open read-only."""
+        return self.reader.log()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a task, or its error in one line."""
+
+    task: Task
+    value: Any = None
+    error: str | None = None
+
+
+class Reader:
+    """A thread with a log that it opens read-only at its first use."""
+
+    def __init__(self, name: str, places: Sequence[str], deliver: Callable[[Outcome], object]) -> None:
+        self._places, self._deliver = list(places), deliver
+        self._changed = threading.Condition()
+        self._waiting: dict[str, Task] = {}
+        self._running: Task | None = None
+        self._since_s = 0.0
+        self._closed = False
+        self._log: Log | None = None
+        self._identity: object = None
+        self._thread = threading.Thread(target=self._run, name=f"embedlog-console-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, name: str, work: Callable[[Task], Any]) -> Task:
+        """Do this work after the running one. Threads: any."""
+        task = Task(name, work, self)
+        with self._changed:
+            self._waiting[name] = task
+            self._changed.notify()
+        return task
+
+    def busy_s(self) -> float | None:
+        """For how long the present task has been running; None without one. Threads: any."""
+        with self._changed:
+            return None if self._running is None else time.monotonic() - self._since_s
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits. Threads: any."""
+        with self._changed:
+            return self._running is None and not self._waiting
+
+    def close(self) -> bool:
+        """Cancel everything; returns whether the thread ended in time."""
+        with self._changed:
+            self._closed = True
+            for task in (*self._waiting.values(), *filter(None, [self._running])):
+                task.cancelled.set()
+            self._changed.notify()
+        self._thread.join(CLOSE_S)
+        return not self._thread.is_alive()
+
+    def log(self) -> Log:
+        """The open log. For the thread. Raises EmbedlogError if it cannot be opened."""
+        identity = [_identity(place) for place in self._places]
+        if self._log is not None and identity != self._identity:
+            self._forget()
+        if self._log is None:
+            if len(self._places) == 1 and identity == [None]:
+                raise StorageError("the log directory does not exist", path=self._places[0])
+            self._log = embedlog.open(self._places[0] if len(self._places) == 1 else self._places, read_only=True)
+            self._identity = identity
+        return self._log
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            outcome = self._outcome(task)
+            with self._changed:
+                self._running = None
+            self._deliver(outcome)
+        self._forget()
+
+    def _next(self) -> Task | None:
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait(WAIT_S)
+            if self._closed:
+                return None
+            self._running = self._waiting.pop(next(iter(self._waiting)))
+            self._since_s = time.monotonic()
+            return self._running
+
+    def _outcome(self, task: Task) -> Outcome:
+        try:
+            return Outcome(task, task.work(task))
+        except (EmbedlogError, OSError) as error:
+            self._forget()
+            return Outcome(task, error=line(error))
+        except Exception as error:  # noqa: BLE001  the edge of the thread: the screen has to show what is wrong
+            self._forget()
+            return Outcome(task, error=f"internal error: {type(error).__name__}: {line(error)}")
+
+    def _forget(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+
+def _identity(place: str) -> tuple[int, int] | None:
+    """What distinguishes a directory from a later one of the same name; None if it is absent."""
+    try:
+        found = os.stat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

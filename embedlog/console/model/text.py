@@ -1,0 +1,93 @@
+"""Formats bytes, texts, sizes, times and rates for the screen.
+
+CONSOLETEXT-1  each character is printable: control and format characters are replaced by signs or numbers
+CONSOLETEXT-2  null is ∅, and bytes that are not UTF-8 are written as \\xNN
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+NULL = "∅"
+NONE = "-"
+_DELETE = 0x7F
+
+
+def visible(text: str) -> str:
+    """The text in printable characters only."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else _sign(each) for each in text)
+
+
+def _sign(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)  # the signs of Unicode for control characters
+    return "\u2421" if code == _DELETE else f"<U+{code:04X}>"
+
+
+def decoded(data: bytes) -> str:
+    """Bytes as text; those that are not UTF-8 are written as \\xNN."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def brief(data: bytes | None, characters: int = 200) -> str:
+    """The begin of a key or value, on one line."""
+    if data is None:
+        return NULL
+    text = visible(decoded(data[: 4 * characters]))
+    return text if len(text) <= characters and len(data) <= 4 * characters else text[: characters - 1] + "…"
+
+
+def size(count: float | None) -> str:
+    """A number of bytes with three digits and a binary unit."""
+    if count is None:
+        return NONE
+    value, unit = float(count), 0
+    while value >= 1024 and unit < 5:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{value:.3g} {'KMGTP'[unit - 1]}iB"
+
+
+def count(number: int | None) -> str:
+    """A number with groups of three digits."""
+    return NONE if number is None else f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, in the plural if there is not one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def rate(number: float | None, unit: str = "") -> str:
+    """A rate; one of bytes has their units."""
+    if number is None:
+        return NONE
+    if unit == "B":
+        return size(number)
+    return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.1f}"
+
+
+def time(time_ms: int | None) -> str:
+    """A time in UTC; the number if no date has it, `-` for none."""
+    if time_ms is None or time_ms < 0:
+        return NONE
+    try:
+        found = datetime.fromtimestamp(time_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+    return f"{found:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03}"
+
+
+def age(duration_s: float | None) -> str:
+    """A duration in its largest unit."""
+    if duration_s is None:
+        return NONE
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if duration_s >= 2 * length:
+            return f"{duration_s / length:.0f} {unit}"
+    return f"{max(duration_s, 0):.0f} s"
+
+
+def line(error: BaseException) -> str:
+    """An error as one line."""
+    return visible(" ".join(str(error).split())) or type(error).__name__

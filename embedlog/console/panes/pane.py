@@ -1,0 +1,120 @@
+"""Contains `Pane`, the base of the tabs, and `GridsPane`, a tab of tables.
+
+PANE-1  a tab gives the reader a function and shows its result; it reads nothing itself
+PANE-2  a key that changes the log says that the console is read-only, unless it was started with `--write`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import Input
+
+from embedlog.console.model.changes import Change
+from embedlog.console.model.grid import Grid, Row
+from embedlog.console.model.reader import Outcome, Task
+from embedlog.console.panes.host import Host
+from embedlog.console.widgets.dialogs import Confirmation, Field, Form
+from embedlog.console.widgets.tables import GridTable, Section
+
+
+class Pane(Vertical):
+    """One tab. Its name is that of its tasks."""
+
+    NAME: ClassVar[str]
+    LABEL: ClassVar[str]
+    live: ClassVar[bool] = True  # whether the interval reads it again
+
+    def __init__(self) -> None:
+        super().__init__(id=f"pane-{self.NAME}")
+
+    @property
+    def console(self) -> Host:
+        """The application."""
+        return cast(Host, self.app)
+
+    def work(self) -> Callable[[Task], Any]:
+        """The function that reads what the tab shows."""
+        raise NotImplementedError
+
+    def received(self, outcome: Outcome) -> None:
+        """Show a result without error."""
+        raise NotImplementedError
+
+    def enter(self) -> None:
+        """The tab is shown."""
+        self.query(GridTable).first().focus()
+
+    def changing(self, title: str, fields: Sequence[Field], check: Callable[[Any], Any], then: Callable[[Any], None]) -> None:
+        """Ask with a form before a change; refused in a read-only console."""
+        if not self.console.writes():
+            return
+        self.app.push_screen(Form(title, fields, check), lambda found: None if found is None else then(found))
+
+    def confirm(self, question: str, name: str, change: Change) -> None:
+        """Change the log after the name was typed; refused in a read-only console."""
+        if not self.console.writes():
+            return
+        self.app.push_screen(Confirmation(question, name), lambda agreed: self.console.change(change) if agreed else None)
+
+
+class GridsPane(Pane):
+    """A tab of tables, which `/` limits to rows with a text."""
+
+    SECTIONS: ClassVar[int] = 1
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "find", "find"),
+        Binding("escape", "back", "all rows", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._grids: list[Grid] = []
+        self.sections = [Section(classes="section") for _ in range(self.SECTIONS)]
+        self._needle = Input(classes="needle", compact=True)
+
+    def compose(self) -> ComposeResult:
+        yield from self.sections
+        yield self._needle
+
+    def on_mount(self) -> None:
+        self._needle.display = False
+
+    def received(self, outcome: Outcome) -> None:
+        self.put(outcome.value)
+
+    def put(self, grids: Sequence[Grid]) -> None:
+        """Show grids, limited to the text of `/`."""
+        self._grids = list(grids)
+        for section, grid in zip(self.sections, self._grids, strict=True):
+            section.put(grid.matching(self._needle.value))
+
+    @property
+    def selected(self) -> Row | None:
+        """The row of the cursor in the first table."""
+        return self.sections[0].table.selected
+
+    def action_find(self) -> None:
+        self._needle.display = True
+        self._needle.focus()
+        self.console.say("only rows with this text; Enter keeps it, Escape shows all")
+
+    def action_back(self) -> None:
+        if self._needle.display:
+            self._needle.value = ""
+            self._needle.display = False
+            self.put(self._grids)
+            self.enter()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input is self._needle and self._grids:
+            self.put(self._grids)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input is self._needle:
+            self._needle.display = bool(self._needle.value)
+            self.enter()

@@ -1,0 +1,45 @@
+"""Starts the console in a terminal, or as a web server that starts one for each browser.
+
+CONSOLESTART-1  an absent package is one line with the command that installs it
+CONSOLESTART-2  the console needs a terminal; the web server gives it one
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from embedlog import MissingExtraError
+
+WEB_DRIVER = "TEXTUAL_DRIVER"  # textual-serve sets it for the processes that it starts
+
+
+def check_packages() -> None:
+    """Raises MissingExtraError if a package is not installed."""
+    try:
+        import textual  # noqa: F401
+        import textual_serve  # noqa: F401
+    except ImportError as missing:
+        raise MissingExtraError("the console needs textual and textual-serve", extra="console") from missing
+
+
+def has_terminal() -> bool:
+    """Whether the keyboard and the screen of this process are a terminal, or those of a browser."""
+    return bool(os.environ.get(WEB_DRIVER)) or (sys.stdin.isatty() and sys.stdout.isatty())
+
+
+def in_terminal(places: Sequence[str], *, write: bool, interval_s: float) -> int:
+    """Run the application until it is left; returns the exit status. REQUIRES `has_terminal`."""
+    from embedlog.console.app import Console
+
+    application = Console(places, write=write, interval_s=interval_s)
+    application.run()
+    return int(application.return_code or 0)
+
+
+def as_server(places: Sequence[str], *, write: bool, interval_s: float, host: str, port: int) -> int:
+    """Serve the application to browsers until SIGINT or SIGTERM; returns the exit status. Raises OSError."""
+    from embedlog.console.web import serve
+
+    return serve(places, write=write, interval_s=interval_s, host=host, port=port)

@@ -1,0 +1,1 @@
+"""The widgets of the console: tables that keep their cursor, and dialogs."""

@@ -1,0 +1,106 @@
+"""Contains the dialogs: a form, a confirmation, and the help.
+
+DIALOGS-1  a form is left with Escape without an effect; a text without a meaning keeps it open, with the reason
+DIALOGS-2  a confirmation needs the whole name of the changed thing; another text changes nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from embedlog import EmbedlogError
+from embedlog.console.model.filters import FilterError
+from embedlog.console.model.text import line, visible
+from embedlog.console.widgets.tables import plain
+
+
+class Field(NamedTuple):
+    """A line of a form."""
+
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""
+
+
+class Dialog(ModalScreen[Any]):
+    """A screen above the others that Escape leaves."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "leave")]
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class Form(Dialog):
+    """Some lines of text; the result is what `check` makes of them."""
+
+    def __init__(self, title: str, fields: Sequence[Field], check: Callable[[Mapping[str, str]], Any]) -> None:
+        super().__init__()
+        self._title, self._fields, self._check = title, fields, check
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(plain(self._title), classes="title")
+            for field in self._fields:
+                yield Static(plain(f"{field.label}  {field.hint}".rstrip()), classes="label")
+                yield Input(field.value, id=field.name, select_on_focus=False, compact=True)
+            yield Static("", id="problem", markup=False)
+            yield Static(plain("Enter: accept   Tab: next line   Escape: leave"), classes="keys")
+
+    def on_input_submitted(self) -> None:
+        values = {field.name: self.query_one(f"#{field.name}", Input).value for field in self._fields}
+        try:
+            found = self._check(values)
+        except (FilterError, EmbedlogError) as problem:
+            self.query_one("#problem", Static).update(plain(line(problem), style="bold red"))
+            return
+        self.dismiss(found)
+
+
+class Confirmation(Dialog):
+    """Asks for the name of what is changed; the result is whether it was typed."""
+
+    def __init__(self, question: str, name: str) -> None:
+        super().__init__()
+        self._question, self._name = question, name
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            for part in self._question.splitlines():
+                yield Static(plain(part))
+            yield Static(plain(f"Type {visible(self._name)} to confirm; Escape leaves."), classes="label")
+            yield Input(id="name", select_on_focus=False, compact=True)
+            yield Static("", id="problem", markup=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.value in (self._name, visible(self._name)):
+            self.dismiss(True)
+        else:
+            self.query_one("#problem", Static).update(plain(f"not {self._name}: nothing was changed", style="bold red"))
+
+
+class Help(Dialog):
+    """The keys of all tabs."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,q", "leave", "leave")]
+
+    def __init__(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def compose(self) -> ComposeResult:
+        text = Text()
+        for where, key, what in self._rows:
+            text.append(f"{where:<14}{key:<10}{what}\n")
+        with VerticalScroll(classes="dialog"):
+            yield Static("Keys; Escape leaves", classes="title", markup=False)
+            yield Static(text)
