@@ -1,0 +1,231 @@
+"""Assertions about the records, committed offsets and lags of a log.
+
+ASSERTION-1  a failure is an AssertionError whose message has the first difference and the records around it
+ASSERTION-2  order is what Kafka promises: in one partition all records, in several the records of each key
+ASSERTION-3  aborted records, and those of open transactions, are not read unless `isolation_level` is "read_uncommitted"
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from embedlog import TopicPartition
+from embedlog.testing.expectations import UNSET, Expected, expected_record, shown, shown_record
+
+if TYPE_CHECKING:
+    from embedlog import IsolationLevel, Log, Record
+
+__all__ = ["assert_committed", "assert_key_order", "assert_lag", "assert_records", "records", "wait_for_records"]
+
+CONTEXT: Final = 2  # records shown before and after a difference
+SHOWN_MAX: Final = 10  # records of a list in a message
+COMMITTED: Final = "read_committed"
+
+
+def records(
+    log: Log, topic: str, *, partition: int | None = None, isolation_level: IsolationLevel = COMMITTED
+) -> list[Record[bytes, bytes]]:
+    """The present records of a topic, or of one partition: by partition, then by offset (ASSERTION-3).
+
+    Raises UnknownTopicOrPartitionError, ClosedError. **Threads:** any.
+    """
+    return list(log.scan(topic, partitions=partition, isolation_level=isolation_level).records())
+
+
+def wait_for_records(
+    log: Log,
+    topic: str,
+    count: int,
+    timeout: float = 10.0,
+    *,
+    partition: int | None = None,
+    isolation_level: IsolationLevel = COMMITTED,
+) -> list[Record[bytes, bytes]]:
+    """Wait until a topic, or one partition, has `count` readable records; returns all that are read by then, in order of arrival.
+
+    The wait ends with the append of the record, of this or another process. `timeout` is in seconds. Raises AssertionError with
+    the records that arrived, UnknownTopicOrPartitionError, ClosedError. **Threads:** any; it blocks, so call it in a thread
+    (`asyncio.to_thread`) if the application runs in the event loop of the test.
+    """
+    numbers = range(log.describe_topic(topic).partition_count) if partition is None else [partition]
+    found: list[Record[bytes, bytes]] = []
+    deadline_s = time.monotonic() + timeout
+    with log.consumer(config={"auto.offset.reset": "earliest", "isolation.level": isolation_level}) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in numbers])
+        while len(found) < count:
+            left_s = deadline_s - time.monotonic()
+            found += consumer.poll(max(0.0, left_s))
+            if left_s <= 0 and len(found) < count:
+                raise AssertionError(f"topic {topic!r}: {len(found)} of {count} records after {timeout:g} s{_listed(found)}")
+    return found
+
+
+# ---- records -----------------------------------------------------------------------------------------
+
+
+def assert_records(
+    log: Log,
+    topic: str,
+    expected: Iterable[Any],
+    *,
+    partition: int | None = None,
+    in_order: bool | None = None,
+    isolation_level: IsolationLevel = COMMITTED,
+) -> None:
+    """Assert that a topic, or one partition, has exactly the expected records.
+
+    An expected record is a value, a pair (key, value), or `record(…)` with any of the fields. Text is compared as UTF-8, a
+    mapping or list as JSON. `in_order=None`: in one partition all records in order, in several those of each key (ASSERTION-2);
+    True: by partition, then by offset; False: in any order. Raises AssertionError. **Threads:** any.
+
+        assert_records(log, "orders", [("o-1", {"state": "new"}), record(key="o-1", headers={"source": "web"})])
+    """
+    __tracebackhide__ = True
+    wanted = [expected_record(each) for each in expected]
+    found = records(log, topic, partition=partition, isolation_level=isolation_level)
+    one = partition is not None or log.describe_topic(topic).partition_count == 1
+    if in_order or (in_order is None and one):
+        problem = _ordered_difference(wanted, found)
+    else:
+        problem = _unordered_difference(wanted, found, by_key=in_order is None)
+    if problem:
+        place = f"topic {topic!r}" if partition is None else f"topic {topic!r}, partition {partition}"
+        raise AssertionError(f"{place}: expected {len(wanted)} records, found {len(found)}\n{problem}")
+
+
+def _ordered_difference(wanted: Sequence[Expected], found: Sequence[Any]) -> str:
+    first = next((at for at, (want, have) in enumerate(zip(wanted, found, strict=False)) if not want.matches(have)), None)
+    if first is None:
+        if len(wanted) == len(found):
+            return ""
+        first = min(len(wanted), len(found))
+    return "\n".join(_around(first, wanted, found))
+
+
+def _around(at: int, wanted: Sequence[Expected], found: Sequence[Any]) -> Iterator[str]:
+    """The first difference, its kind, and the records around it."""
+    yield f"first difference at record {at}: {_kind(at, wanted, found)}"
+    for number in range(max(0, at - CONTEXT), at):
+        yield f"    {number}: {shown_record(found[number])}"
+    yield f"  > {at}: expected {wanted[at] if at < len(wanted) else 'no record'}"
+    yield f"    {' ' * len(str(at))}  found    {shown_record(found[at]) if at < len(found) else 'no record'}"
+    if at < len(wanted) and at < len(found):
+        yield from (f"    {' ' * len(str(at))}  {line}" for line in wanted[at].differences(found[at]))
+    for number in range(at + 1, min(at + 1 + CONTEXT, len(found))):
+        yield f"    {number}: {shown_record(found[number])}"
+
+
+def _kind(at: int, wanted: Sequence[Expected], found: Sequence[Any]) -> str:
+    if at >= len(found):
+        return f"{len(wanted) - at} missing at the end"
+    if at >= len(wanted):
+        return f"{len(found) - at} too many at the end"
+    if at + 1 < len(wanted) and wanted[at + 1].matches(found[at]):
+        return "a record is missing"
+    if at + 1 < len(found) and wanted[at].matches(found[at + 1]):
+        return "a record is not expected"
+    return "another record"
+
+
+def _unordered_difference(wanted: Sequence[Expected], found: Sequence[Any], *, by_key: bool) -> str:
+    left = list(found)
+    missing = []
+    places: dict[Any, int] = {}
+    moved = []
+    pairs = _matched(wanted, left)
+    for want, have in pairs:
+        if have is None:
+            missing.append(want)
+        elif by_key and have.key is not None:
+            place = found.index(have)
+            if place < places.get(have.key, -1):
+                moved.append(f"  order of key {shown(have.key)}: {shown_record(have)} is too early")
+            places[have.key] = place
+    lines = [f"  missing: {want}{_nearest(want, left)}" for want in missing]
+    lines += [f"  not expected: {shown_record(have)}" for have in left]
+    return "\n".join(_shortened(lines or moved))
+
+
+def _matched(wanted: Sequence[Expected], left: list[Any]) -> list[tuple[Expected, Any | None]]:
+    """Each expectation with its record, which is removed from `left`. Expectations with more fields choose first."""
+    chosen: dict[int, Any] = {}
+    order = sorted(range(len(wanted)), key=lambda at: (str(wanted[at]).count("="), -at), reverse=True)
+    for at in order:
+        have = next((each for each in left if wanted[at].matches(each)), None)
+        if have is not None:
+            chosen[at] = have
+            left.remove(have)
+    return [(want, chosen.get(at)) for at, want in enumerate(wanted)]
+
+
+def _nearest(want: Expected, left: Sequence[Any]) -> str:
+    """For a missing record: the differences from the record of the same key that is left."""
+    same = [] if want.key is UNSET else [each for each in left if Expected(key=want.key).matches(each)]
+    lines = want.differences(same[0]) if same else ()
+    return "".join(f"\n    of the same key at offset {same[0].offset}: {line}" for line in lines)
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    more = [f"  … and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
+    return [*lines[:SHOWN_MAX], *more]
+
+
+def _listed(found: Sequence[Any]) -> str:
+    return "".join(f"\n{line}" for line in _shortened([f"  {shown_record(each)}" for each in found]))
+
+
+def assert_key_order(
+    log: Log, topic: str, expected: Mapping[Any, Sequence[Any]], *, isolation_level: IsolationLevel = COMMITTED
+) -> None:
+    """Assert that each key of `expected` has exactly these values in this order, and that they are in one partition.
+
+    Keys that are not named are not checked. Raises AssertionError. **Threads:** any.
+    """
+    __tracebackhide__ = True
+    found = records(log, topic, isolation_level=isolation_level)
+    for key, values in expected.items():
+        same = [each for each in found if Expected(key=key).matches(each)]
+        partitions = sorted({each.partition for each in same})
+        if len(partitions) > 1:
+            raise AssertionError(f"topic {topic!r}: key {shown(key)} is in partitions {partitions}, so its order is not defined")
+        problem = _ordered_difference([Expected(value=value) for value in values], same)
+        if problem:
+            count = f"expected {len(values)} records, found {len(same)}"
+            raise AssertionError(f"topic {topic!r}, key {shown(key)}: {count}\n{problem}")
+
+
+# ---- groups ------------------------------------------------------------------------------------------
+
+
+def assert_committed(log: Log, group_id: str, expected: Mapping[tuple[str, int], int | None]) -> None:
+    """Assert the committed offsets of a group: (topic, partition) to the offset of the next record; None for no commit.
+
+    Partitions that are not named are not checked. Raises AssertionError, GroupNotFoundError. **Threads:** any.
+    """
+    __tracebackhide__ = True
+    offsets = log.group_offsets(group_id)
+    lines = []
+    for place, wanted in expected.items():
+        found = offsets.get(TopicPartition(*place))
+        if (None if found is None else found.offset) != wanted:
+            lines.append(f"  {place[0]}-{place[1]}: expected {wanted}, found {None if found is None else found.offset}")
+    if lines:
+        raise AssertionError("\n".join([f"group {group_id!r}: committed offsets differ", *_shortened(lines)]))
+
+
+def assert_lag(log: Log, group_id: str, expected: int, *, topic: str | None = None) -> None:
+    """Assert the lag of a group: the records after its committed offsets, of all its topics or of one.
+
+    A partition without a committed offset has no lag, as in Kafka. Raises AssertionError, GroupNotFoundError. **Threads:** any.
+    """
+    __tracebackhide__ = True
+    parts = [each for each in log.describe_group(group_id).partitions if topic is None or each.topic == topic]
+    if sum(each.lag or 0 for each in parts) == expected:
+        return
+    lines = [
+        f"  {each.topic}-{each.partition}: committed {each.position}, end {each.log_end_offset}, lag {each.lag}" for each in parts
+    ]
+    found = sum(each.lag or 0 for each in parts)
+    raise AssertionError("\n".join([f"group {group_id!r}: expected a lag of {expected}, found {found}", *_shortened(lines)]))

@@ -1,0 +1,181 @@
+"""Expected records, their comparison with records of a log, and differences as text.
+
+EXPECTATION-1  a field that an expectation does not name is not compared
+EXPECTATION-2  text is compared as UTF-8, a mapping or list as JSON; bytes and None are compared as they are
+EXPECTATION-3  a difference inside JSON is named by its path: `value.items[2].price`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+__all__ = ["Expected", "expected_record", "record", "shown"]
+
+BYTES_SHOWN_MAX: Final = 120  # characters of one value in a message
+PATHS_SHOWN_MAX: Final = 5  # differences of one JSON value in a message
+
+
+class _Unset:
+    """A field that is not compared."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET: Final = _Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The expected fields of one record; made by `record`. A field that is not set matches everything."""
+
+    value: Any = UNSET
+    key: Any = UNSET
+    headers: Any = UNSET
+    partition: Any = UNSET
+    offset: Any = UNSET
+    timestamp_ms: Any = UNSET
+
+    def matches(self, found: Any) -> bool:
+        """Whether a record has all expected fields."""
+        return not any(True for _ in self.differences(found))
+
+    def differences(self, found: Any) -> Iterator[str]:
+        """One line for each field of `found`, a record, that differs (EXPECTATION-3)."""
+        for each in fields(self):
+            wanted = getattr(self, each.name)
+            if wanted is not UNSET:
+                yield from _field_differences(each.name, wanted, getattr(found, each.name))
+
+    def __str__(self) -> str:
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return " ".join(f"{name}={shown(wanted)}" for name, wanted in named if wanted is not UNSET) or "any record"
+
+
+def record(
+    value: Any = UNSET,
+    *,
+    key: Any = UNSET,
+    headers: Any = UNSET,
+    partition: int | Any = UNSET,
+    offset: int | Any = UNSET,
+    timestamp_ms: int | Any = UNSET,
+) -> Expected:
+    """An expected record: only the given fields are compared (EXPECTATION-2).
+
+    `key` and `value`: bytes, text (as UTF-8), a mapping or list (as JSON), or None. `headers`: a mapping, in any order, or a list
+    of pairs, in order. `timestamp_ms`: milliseconds since 1970 UTC. **Threads:** any.
+    """
+    return Expected(value, key, headers, partition, offset, timestamp_ms)
+
+
+def expected_record(given: Any) -> Expected:
+    """The expectation for an item of a list: `record(…)`, a `Record`, a `ProducerRecord`, a (key, value) pair, or a value."""
+    if isinstance(given, Expected):
+        return given
+    if hasattr(given, "timestamp_type"):
+        return Expected(given.value, given.key, given.headers, given.partition)
+    if hasattr(given, "timestamp_ms"):  # a ProducerRecord: None means "chosen by the producer"
+        chosen = {name: UNSET if getattr(given, name) is None else getattr(given, name) for name in ("partition", "timestamp_ms")}
+        return Expected(given.value, given.key, list(given.headers or ()), **chosen)
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise TypeError(f"an expected record is a value, a pair (key, value) or record(…), not a tuple of {len(given)}")
+        return Expected(key=given[0], value=given[1])
+    return Expected(value=given)
+
+
+# ---- comparison --------------------------------------------------------------------------------------
+
+
+def decoded(stored: Any) -> Any:
+    """A JSON value for bytes or text that are a JSON object or array; otherwise UNSET."""
+    try:
+        found = json.loads(stored) if isinstance(stored, bytes | bytearray | str) else stored
+    except ValueError:
+        return UNSET
+    return found if isinstance(found, dict | list) else UNSET
+
+
+def _same(wanted: Any, stored: Any) -> bool:
+    if isinstance(wanted, str) and isinstance(stored, bytes):
+        return wanted.encode() == stored
+    if isinstance(wanted, Mapping | list):
+        found = decoded(stored)
+        return found is not UNSET and not any(_json_differences("", _plain(wanted), found))
+    return bool(wanted == stored)
+
+
+def _plain(wanted: Any) -> Any:
+    """A value after a round trip through JSON: tuples become lists, keys become text."""
+    return json.loads(json.dumps(wanted, default=str))
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+    pairs: Iterable[tuple[str, Any]] = given.items() if isinstance(given, Mapping) else given
+    return [(name, content.encode() if isinstance(content, str) else content) for name, content in pairs]
+
+
+def _field_differences(name: str, wanted: Any, stored: Any) -> Iterator[str]:
+    if name == "headers":
+        want, have = _headers(wanted), _headers(stored)
+        if isinstance(wanted, Mapping):
+            want, have = sorted(want, key=repr), sorted(have, key=repr)
+        if want != have:
+            yield f"headers: expected {shown(want)}, found {shown(have)}"
+        return
+    if _same(wanted, stored):
+        return
+    found = decoded(stored)
+    inner = wanted if isinstance(wanted, Mapping | list) else decoded(wanted)
+    if inner is UNSET or found is UNSET:
+        yield f"{name}: expected {shown(wanted)}, found {shown(stored)}"
+        return
+    lines = list(_json_differences(name, _plain(inner), found))
+    yield from lines[:PATHS_SHOWN_MAX] or [f"{name}: equal as JSON, other bytes: expected {wanted!r}, found {stored!r}"]
+    if len(lines) > PATHS_SHOWN_MAX:
+        yield f"{name}: {len(lines) - PATHS_SHOWN_MAX} more differences"
+
+
+def _json_differences(path: str, wanted: Any, found: Any) -> Iterator[str]:
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in [*wanted, *(key for key in found if key not in wanted)]:
+            yield from _json_differences(f"{path}.{key}", wanted.get(key, UNSET), found.get(key, UNSET))
+    elif isinstance(wanted, list) and isinstance(found, list):
+        for at in range(max(len(wanted), len(found))):
+            want, have = (each[at] if at < len(each) else UNSET for each in (wanted, found))
+            yield from _json_differences(f"{path}[{at}]", want, have)
+    elif wanted is UNSET:
+        yield f"{path}: not expected, found {shown(found)}"
+    elif found is UNSET:
+        yield f"{path}: expected {shown(wanted)}, absent"
+    elif wanted != found or isinstance(wanted, bool) is not isinstance(found, bool):  # True == 1 in Python
+        yield f"{path}: expected {shown(wanted)}, found {shown(found)}"
+
+
+# ---- text --------------------------------------------------------------------------------------------
+
+
+def shown(given: Any) -> str:
+    """A value for a message: JSON and text are decoded, a long value is cut."""
+    if isinstance(given, bytes):
+        try:
+            text = given.decode()
+        except UnicodeDecodeError:
+            text = repr(given)
+        else:
+            text = text if decoded(given) is not UNSET else repr(text)
+    elif isinstance(given, Mapping) or (isinstance(given, list) and not any(isinstance(each, tuple) for each in given)):
+        text = json.dumps(given, ensure_ascii=False, default=str)
+    else:
+        text = repr(given)
+    return text if len(text) <= BYTES_SHOWN_MAX else f"{text[:BYTES_SHOWN_MAX]}… ({len(text)} characters)"
+
+
+def shown_record(found: Any) -> str:
+    """One line for a record of a log."""
+    headers = f" headers={shown(list(found.headers))}" if found.headers else ""
+    return f"partition {found.partition} offset {found.offset} key={shown(found.key)} value={shown(found.value)}{headers}"
