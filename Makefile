@@ -40,7 +40,7 @@ EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
 fail = { echo 'embedlog: $(1)' >&2; exit 1; }
 
 .PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
-    test-all fuzz check bench docs clean
+    test-all fuzz check bench docs site clean
 
 help:
 	@echo 'make demo           the standard library in three directories, one of them lost: write, tail, share, search, read'
@@ -57,6 +57,7 @@ help:
 	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents'
 	@echo 'make bench          the benchmarks'
 	@echo 'make docs           generate the tables of docs/ from the code'
+	@echo 'make site           the documentation site in build/site: open build/site/index.html'
 
 # ---- the environment -------------------------------------------------------------------------------------------------
 
@@ -85,6 +86,12 @@ install: $(VENV)/.built
 $(VENV)/.connect: $(VENV)/.built
 	@! command -v java >/dev/null || $(TEST_BUILD) $(PIP) --no-build-isolation -e '.[connect]' >$(VENV)/install.txt 2>&1 \
 	    || $(call fail,pip cannot install the dependencies of Spark Connect: see $(VENV)/install.txt)
+	@touch $@
+
+# The tools of the documentation site. They are fetched once; the build itself needs no network.
+$(VENV)/.docs: $(VENV)/.built pyproject.toml
+	@$(TEST_BUILD) $(PIP) --no-build-isolation -e '.[docs]' >$(VENV)/install.txt 2>&1 \
+	    || $(call fail,pip cannot install the documentation tools: see $(VENV)/install.txt)
 	@touch $@
 
 demo: install
@@ -157,7 +164,7 @@ FUZZ_RUNS ?= 10000000
 fuzz: install
 	@FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/python tests/native/fuzz/drive.py
 
-test-slow: install $(VENV)/.connect
+test-slow: install $(VENV)/.connect $(VENV)/.docs
 	@$(IN_MEMORY) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)
 	@for version in $(wordlist 2,9,$(KAFKAS)); do echo "=== Kafka $$version"; \
 	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(WITHIN) 60m $(PYTEST) -m 'kafka and not faults' $(ARGS) $(OR_KEPT); done
@@ -181,6 +188,10 @@ bench: install
 
 docs: install
 	@$(BIN)/python docs/generate.py
+
+site: install $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'embedlog: the pages are in build/site'
 
 clean:
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache embedlog/_native/*.so

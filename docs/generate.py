@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embedlog.config import options
-from embedlog.config.topic import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
+from embedlog.config.client import ConsumerConfig, ProducerConfig
+from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.spark.read_options import OPTIONS, Option
 from embedlog.spark.write_options import WRITE_OPTIONS
 from embedlog.storage import control_page, manifest
@@ -235,7 +236,8 @@ def type_of(known: options.Option) -> str:
         found = f"Literal[{choices}] | Sequence[Literal[{choices}]]" if choices else "Sequence[str]"
     else:
         found = KINDS[known.kind]
-    return found + (" | None" if known.optional else "")
+    nothing = known.optional or any(given is None for given, _ in known.spellings)
+    return found + (" | None" if nothing else "")
 
 
 def typed_options() -> str:

@@ -13,15 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
-from embedlog import assignors, partitioners, serializers
-from embedlog._native._rows import Future, Record
-from embedlog.columns.batch import Batch
-from embedlog.columns.scan import Scan
-from embedlog.columns.scan_bounds import OffsetBound
-from embedlog.columns.search import Search
-from embedlog.columns.splits import Split
-from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import (
     AssignorError,
     BufferExhaustedError,
@@ -78,6 +69,7 @@ from embedlog.errors import (
     StateError,
     StorageError,
     TopicExistsError,
+    TopicMismatchError,
     TransactionAbortedError,
     UnknownMemberError,
     UnknownOptionError,
@@ -87,41 +79,51 @@ from embedlog.errors import (
     UnsupportedPlatformError,
     WakeupError,
 )
-from embedlog.format.visibility import Isolation as IsolationLevel
-from embedlog.log import Log, open
-from embedlog.producer.producer import Producer
-from embedlog.replica_description import (
-    DecisionDescription,
-    DirectoryDescription,
-    ReplicaDescription,
-    ReplicasDescription,
-    ReplicatedPartitionDescription,
-)
-from embedlog.storage.process_list import LockDescription, ProcessDescription, WaitDescription, processes
-from embedlog.types import (
-    GroupDescription,
-    GroupMetadata,
-    GroupPartition,
-    MemberDescription,
-    NewTopic,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    OpenTransaction,
-    PartitionDescription,
-    ProducerRecord,
-    Reassignment,
-    RecordMetadata,
-    RepairedReplica,
-    RepairReport,
-    ReplicaDifference,
-    TopicDescription,
-    TopicPartition,
-    TransactionDescription,
-)
 
 if TYPE_CHECKING:
+    from embedlog import assignors, partitioners, serializers
+    from embedlog._native._rows import Future, Record
     from embedlog.aio.consumer import AsyncConsumer
     from embedlog.aio.producer import AsyncProducer
+    from embedlog.columns.batch import Batch
+    from embedlog.columns.scan import Scan
+    from embedlog.columns.scan_bounds import OffsetBound
+    from embedlog.columns.search import Search
+    from embedlog.columns.splits import Split
+    from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
+    from embedlog.consumer.consumer import Consumer
+    from embedlog.format.visibility import Isolation as IsolationLevel
+    from embedlog.integrity.report import CheckReport, Finding
+    from embedlog.log import Log, check, open, repair
+    from embedlog.producer.producer import Producer
+    from embedlog.replica_description import (
+        DecisionDescription,
+        DirectoryDescription,
+        ReplicaDescription,
+        ReplicasDescription,
+        ReplicatedPartitionDescription,
+    )
+    from embedlog.storage.process_list import LockDescription, ProcessDescription, WaitDescription, processes
+    from embedlog.types import (
+        GroupDescription,
+        GroupMetadata,
+        GroupPartition,
+        MemberDescription,
+        NewTopic,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        OpenTransaction,
+        PartitionDescription,
+        ProducerRecord,
+        Reassignment,
+        RecordMetadata,
+        RepairedReplica,
+        RepairReport,
+        ReplicaDifference,
+        TopicDescription,
+        TopicPartition,
+        TransactionDescription,
+    )
 
 __version__ = "0.1.0"
 
@@ -131,6 +133,7 @@ __all__ = [
     "AsyncProducer",
     "Batch",
     "BufferExhaustedError",
+    "CheckReport",
     "ClosedError",
     "CommitFailedError",
     "ConcurrentUseError",
@@ -149,6 +152,7 @@ __all__ = [
     "EmbedlogError",
     "FencedError",
     "FencedInstanceIdError",
+    "Finding",
     "ForeignDirectoryError",
     "ForkedError",
     "Future",
@@ -220,6 +224,7 @@ __all__ = [
     "StorageError",
     "TopicDescription",
     "TopicExistsError",
+    "TopicMismatchError",
     "TopicOptions",
     "TopicPartition",
     "TransactionAbortedError",
@@ -234,23 +239,57 @@ __all__ = [
     "WakeupError",
     "__version__",
     "assignors",
+    "check",
     "open",
     "partitioners",
     "processes",
+    "repair",
     "serializers",
 ]
 
-_ASYNC = {"AsyncConsumer": "aio.consumer", "AsyncProducer": "aio.producer"}  # their import brings asyncio along
+_HOMES = {  # names by the module that is imported when one of them is used first
+    "_native._rows": ("Future", "Record",),
+    "aio.consumer": ("AsyncConsumer",),
+    "aio.producer": ("AsyncProducer",),
+    "columns.batch": ("Batch",),
+    "columns.scan": ("Scan",),
+    "columns.scan_bounds": ("OffsetBound",),
+    "columns.search": ("Search",),
+    "columns.splits": ("Split",),
+    "config.typed_options": ("ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions",),
+    "consumer.consumer": ("Consumer",),
+    "format.visibility": ("IsolationLevel",),
+    "integrity.report": ("CheckReport", "Finding",),
+    "log": ("Log", "check", "open", "repair",),
+    "producer.producer": ("Producer",),
+    "replica_description": (
+        "DecisionDescription", "DirectoryDescription", "ReplicaDescription", "ReplicasDescription",
+        "ReplicatedPartitionDescription",
+    ),
+    "storage.process_list": ("LockDescription", "ProcessDescription", "WaitDescription", "processes",),
+    "types": (
+        "GroupDescription", "GroupMetadata", "GroupPartition", "MemberDescription", "NewTopic", "OffsetAndMetadata",
+        "OffsetAndTimestamp", "OpenTransaction", "PartitionDescription", "ProducerRecord", "Reassignment", "RecordMetadata",
+        "RepairedReplica", "RepairReport", "ReplicaDifference", "TopicDescription", "TopicPartition", "TransactionDescription",
+    ),
+}  # fmt: skip
+_MODULES = ("assignors", "partitioners", "serializers")
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_OTHER_NAMES = {"IsolationLevel": "Isolation"}  # in its module
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ASYNC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import the module of a public name on first use: `import embedlog` imports none of them (PEP 562)."""
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"embedlog.{_ASYNC[name]}"), name)
+    if name not in _HOME_OF and name not in _MODULES:
+        hint = "" if name.startswith("_") else import_module("embedlog.config.other_clients").MODULE.get(name, "")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; ' + hint}")
+
+    module = import_module(f"embedlog.{_HOME_OF.get(name, name)}")
+    found = globals()[name] = module if name in _MODULES else getattr(module, _OTHER_NAMES.get(name, name))
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ASYNC})
+    return sorted({*globals(), *__all__})

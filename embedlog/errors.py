@@ -8,8 +8,9 @@ ERROR-5  the text of an error is one printable line, because names and values in
 
     EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
-      the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
-                        InvalidReplicationFactorError  InvalidReplicaAssignmentError  NoOffsetForPartitionError*
+      the names         UnknownTopicOrPartitionError  TopicExistsError > TopicMismatchError  InvalidTopicError
+                        InvalidPartitionsError  InvalidReplicationFactorError  InvalidReplicaAssignmentError
+                        NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
                         OutOfOrderSequenceError
@@ -39,6 +40,15 @@ from embedlog._error_base import EmbedlogError as EmbedlogError
 from embedlog._error_base import PlacedError as PlacedError
 from embedlog._error_base import in_file as in_file
 from embedlog._error_base import printable as printable
+from embedlog._replica_errors import ElectionNotNeededError as ElectionNotNeededError
+from embedlog._replica_errors import EligibleLeadersNotAvailableError as EligibleLeadersNotAvailableError
+from embedlog._replica_errors import LeaderNotAvailableError as LeaderNotAvailableError
+from embedlog._replica_errors import NoReassignmentInProgressError as NoReassignmentInProgressError
+from embedlog._replica_errors import NotEnoughDirectoriesError as NotEnoughDirectoriesError
+from embedlog._replica_errors import NotEnoughReplicasAfterAppendError as NotEnoughReplicasAfterAppendError
+from embedlog._replica_errors import NotEnoughReplicasError as NotEnoughReplicasError
+from embedlog._replica_errors import PreferredLeaderNotAvailableError as PreferredLeaderNotAvailableError
+from embedlog._replica_errors import ReplicaSetError as ReplicaSetError
 
 # ---- the data ------------------------------------------------------------------------------------
 
@@ -74,6 +84,23 @@ class UnknownTopicOrPartitionError(EmbedlogError):
 
 class TopicExistsError(EmbedlogError):
     """A topic with this name, or with a colliding one (`.` and `_` count as equal), exists."""
+
+
+class TopicMismatchError(TopicExistsError):
+    """`exist_ok=True` found a topic that contradicts the call; nothing was changed.
+
+    `differences` has (wanted, existing) for each setting by its dotted name, and for `partitions`. A call without these values
+    accepts the topic; `create_partitions` and `alter_topic` change it.
+    """
+
+    _FACTS = ("differences",)
+
+    def __init__(self, message: str, *, differences: Mapping[str, tuple[Any, Any]] | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.differences = dict(differences or {})
+
+    def _text(self) -> str:
+        return "; ".join([self.message, *(f"{key}: wanted {new}, has {old}" for key, (new, old) in self.differences.items())])
 
 
 class InvalidTopicError(EmbedlogError):
@@ -116,14 +143,20 @@ class PolicyViolationError(EmbedlogError):
 
 
 class SerializationError(PlacedError):
-    """A serializer or deserializer raised; its exception is the cause.
+    """A serializer or deserializer raised; its exception is the cause. `field` is "key" or "value".
 
     A record that is not sent has no offset, and a partition only if one was given. To skip a record that cannot be read, call
     `seek(tp, offset + 1)`.
     """
 
+    _FACTS = (*PlacedError._FACTS, "field")
+
+    def __init__(self, message: str, *, field: str | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.field = field
+
     def _text(self) -> str:
-        names = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+        names = {"topic": self.topic, "partition": self.partition, "offset": self.offset, "field": self.field}
         known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
         return f"{self.message} ({known})" if known else self.message
 
@@ -284,98 +317,6 @@ class ForeignDirectoryError(EmbedlogError):
 
 class UnsupportedFilesystemError(EmbedlogError):
     """Processes cannot share a log directory on this file system unless it is opened with `shared="locks"`."""
-
-
-# ---- the replicas --------------------------------------------------------------------------------
-
-
-class NotEnoughReplicasError(PlacedError):
-    """`min.insync.replicas` is above the number of directories in sync; nothing was written.
-
-    `isr` has the nodes in sync, `required` the setting, `away` the reason for each missing node. It is retriable only in a set:
-    with one directory the number never rises. Lower the setting with `alter_topic`, or send with `acks=1`.
-    """
-
-    _FACTS = (*PlacedError._FACTS, "isr", "required", "away", "retriable")
-
-    def __init__(
-        self, message: str, *, isr: Sequence[int] = (), required: int = 0, away: Mapping[int, str] | None = None,
-        retriable: bool = False, **facts: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(message, **facts)
-        self.isr, self.required, self.away, self.retriable = list(isr), required, dict(away or {}), retriable
-
-
-class NotEnoughReplicasAfterAppendError(NotEnoughReplicasError):
-    """The record is in the log at `offset`, but not in enough directories: it may be committed later, or be lost."""
-
-
-class LeaderNotAvailableError(PlacedError):
-    """The partition has no leader. `waits_for` has the reason for each node that an election waits for."""
-
-    _FACTS = (*PlacedError._FACTS, "waits_for")
-    retriable = True
-
-    def __init__(self, message: str, *, waits_for: Mapping[int, str] | None = None, **facts: Any) -> None:
-        super().__init__(message, **facts)
-        self.waits_for = dict(waits_for or {})
-
-
-class NotEnoughDirectoriesError(EmbedlogError):
-    """A decision needs a majority of the voting directories, and fewer were reached.
-
-    `reached` and `voters` are nodes, `away` has the reason for each path. `undecided`: records were written, and may still count
-    later; read the state before a repetition.
-    """
-
-    _FACTS = ("reached", "voters", "away", "undecided")
-    retriable = True
-
-    def __init__(
-        self, message: str, *, reached: Sequence[int] = (), voters: Sequence[int] = (), away: Mapping[str, str] | None = None,
-        undecided: bool = False, **facts: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(message, **facts)
-        self.reached, self.voters, self.away, self.undecided = list(reached), list(voters), dict(away or {}), undecided
-
-    def _text(self) -> str:
-        return "; ".join([self.message, *(f"{path}: {reason}" for path, reason in self.away.items())])
-
-
-class ReplicaSetError(EmbedlogError):
-    """The directories do not form a set: one is given twice, is a clone, belongs elsewhere, or was opened alone.
-
-    `paths` has the directories that it concerns. Nothing was changed.
-    """
-
-    _FACTS = ("paths",)
-
-    def __init__(self, message: str, *, paths: Sequence[str] = (), **facts: Any) -> None:
-        super().__init__(message, **facts)
-        self.paths = list(paths)
-
-    def _text(self) -> str:
-        return f"{self.message} ({', '.join(self.paths)})" if self.paths else self.message
-
-
-class ElectionNotNeededError(EmbedlogError):
-    """The wanted replica leads already."""
-
-
-class PreferredLeaderNotAvailableError(EmbedlogError):
-    """The first replica of the assignment is not in sync, or its directory is away."""
-
-    retriable = True
-
-
-class EligibleLeadersNotAvailableError(EmbedlogError):
-    """No replica that may lead is available: bring a directory back, or allow an unclean election."""
-
-    retriable = True
-
-
-class NoReassignmentInProgressError(EmbedlogError):
-    """The partition has no reassignment that could be cancelled."""
 
 
 # ---- the handle ----------------------------------------------------------------------------------

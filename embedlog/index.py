@@ -212,7 +212,8 @@ class Builder:
         )
         for first, delta, position, size, timestamp, oldest, digest in rows:
             last = first + delta
-            self.lateness_ms = max(self.lateness_ms, self.max_timestamp - oldest)
+            if oldest >= 0:  # else the smallest timestamp of the segment is unknown, and its lateness too
+                self.lateness_ms = max(self.lateness_ms, self.max_timestamp - oldest)
             self.min_timestamp = min(self.min_timestamp, oldest)
             if timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = timestamp, last

@@ -2,7 +2,7 @@
 
 LOG-1  a method creates one object with the engine, or calls one part; the work is done in the modules of the parts
 LOG-2  clients of a log are closed with it: a producer's buffered records are appended, a consumer's wait is ended
-LOG-3  the asyncio clients are imported on first use: `import embedlog` does not import asyncio
+LOG-3  clients, scans and the modules of sets are imported on first use: opening a log takes less time than their imports
 """
 
 from __future__ import annotations
@@ -12,42 +12,43 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
-from embedlog.admin import backup
 from embedlog.admin.administration import Administration
+from embedlog.admin.directory_engine import open_directory
 from embedlog.admin.groups import GroupAdmin
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.admin.replica_administration import ReplicaAdministration
-from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
-from embedlog.admin.replicated_topics import ReplicatedTopicAdmin
 from embedlog.admin.topics import TopicAdmin
-from embedlog.columns.scan import Scan
-from embedlog.columns.scan_bounds import OffsetBound, ScanBounds
 from embedlog.config import keywords
-from embedlog.config.client import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
-from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions
-from embedlog.consumer.consumer import Consumer
 from embedlog.display import tables
 from embedlog.engine import Engine
-from embedlog.errors import StorageError
+from embedlog.errors import ForeignDirectoryError, StorageError
 from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
-from embedlog.producer.producer import Producer
-from embedlog.replica import ReplicatedEngine, open_directory
-from embedlog.storage import location
+from embedlog.storage import identity, location
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from embedlog._native._rows import Record
+    from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
     from embedlog.aio.consumer import AsyncConsumer
     from embedlog.aio.producer import AsyncProducer
+    from embedlog.columns.scan import Scan
+    from embedlog.columns.scan_bounds import OffsetBound
+    from embedlog.config.client import ConsumerConfig, Deserializer, K, Serializer, V
+    from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions
+    from embedlog.consumer.consumer import Consumer
+    from embedlog.integrity.report import CheckReport
+    from embedlog.producer.producer import Producer
+    from embedlog.replica import ReplicatedEngine
 
     KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)  # the type of a deserializer; bytes without one
     ValueOrBytes = TypeVar("ValueOrBytes", default=bytes)
 
-__all__ = ["Log", "open"]
+__all__ = ["Log", "check", "open", "repair"]
 
 
 @keywords.checked
@@ -72,6 +73,8 @@ class Log(Administration, ReplicaAdministration):
         parsed = parse(LogConfig, config, **settings)
         engine: Engine
         if isinstance(path, Sequence) and not isinstance(path, str | bytes):
+            from embedlog.replica import ReplicatedEngine
+
             places = [location.checked(each) for each in path]
             engine = ReplicatedEngine(places, read_only=read_only, create=create, config=parsed, racks=racks)
         else:
@@ -90,10 +93,10 @@ class Log(Administration, ReplicaAdministration):
         self.__dict__.pop("_describer", None)
         self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
         self._engine = engine
-        self._topics = ReplicatedTopicAdmin(engine) if isinstance(engine, ReplicatedEngine) else TopicAdmin(engine)
+        self._topics = _replicated_topics(engine) if engine.replicated else TopicAdmin(engine)
         self._groups = GroupAdmin(engine)
         if not self.read_only:
-            self._housekeeper = ReplicaHousekeeper(engine) if isinstance(engine, ReplicatedEngine) else Housekeeper(engine)
+            self._housekeeper = _replica_housekeeper(engine) if engine.replicated else Housekeeper(engine)
             if self.config.housekeeping:
                 self._housekeeper.start()
 
@@ -131,6 +134,9 @@ class Log(Administration, ReplicaAdministration):
 
         Raises ConfigError, ReadOnlyError, ClosedError.
         """
+        from embedlog.config.client import ProducerConfig
+        from embedlog.producer.producer import Producer
+
         self._engine.check_writable()
         made: Producer[Any, Any] = Producer(self._engine, parse(ProducerConfig, config, **options))
         self._engine.children.add(made)
@@ -159,6 +165,8 @@ class Log(Administration, ReplicaAdministration):
         Kafka's for consumers: `config` is a mapping, keywords have underscores.
         Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
         """
+        from embedlog.consumer.consumer import Consumer
+
         self._engine.check_open()
         made: Consumer[Any, Any] = Consumer(self._engine, _names(topics), _consumer_config(group_id, config, options))
         self._engine.children.add(made)
@@ -194,6 +202,7 @@ class Log(Administration, ReplicaAdministration):
     def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer[Any, Any]:
         """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
         from embedlog.aio.producer import AsyncProducer
+        from embedlog.config.client import ProducerConfig
 
         self._engine.check_open()
         return AsyncProducer(self._engine, parse(ProducerConfig, config, **options))
@@ -243,6 +252,9 @@ class Log(Administration, ReplicaAdministration):
         Raises UnknownTopicOrPartitionError (also for a bound of a partition that is not read), ConfigError (a start after its
         end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
         """
+        from embedlog.columns.scan import Scan
+        from embedlog.columns.scan_bounds import ScanBounds
+
         self._engine.check_open()
         bounds = ScanBounds(
             partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
@@ -252,6 +264,19 @@ class Log(Administration, ReplicaAdministration):
             raise TypeError(f"a rack is a text, not {type(client_rack).__name__}")
         return Scan(self._engine, topic, bounds, client_rack, progress)
 
+    def last_record(
+        self, topic: str, partition: int, *, isolation_level: Isolation = READ_UNCOMMITTED
+    ) -> Record[bytes, bytes] | None:
+        """The record with the highest offset of a partition, or None if it has none; with "read_committed", of committed ones.
+
+        It is below the high watermark. Markers of transactions and offsets that compaction removed are passed over. The read is
+        that of the last batch; it grows with the size of the aborted data after the record, not with the log.
+        Raises UnknownTopicOrPartitionError, ConfigError, CorruptRecordError, ClosedError.
+        """
+        from embedlog.columns.last_record import last_record
+
+        return last_record(self._engine.partition(topic, partition), topic, partition, isolation_level)
+
     def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
         """Copy all published records to a directory that is absent or empty; other processes continue meanwhile.
 
@@ -260,8 +285,25 @@ class Log(Administration, ReplicaAdministration):
         nothing of the copy is left. Raises ForeignDirectoryError for a destination that is not empty, CorruptRecordError,
         StorageError, ClosedError.
         """
+        from embedlog.admin import backup
+
         self._engine.check_open()
         backup.backup(self._engine, destination, progress)
+
+    @property
+    def identity(self) -> str:
+        """The text that distinguishes this log from others: the `directory.id` of its directory; of a set its `cluster.id`.
+
+        A copy by `backup` has another one. A directory that only a Kafka before 3.7 has opened has its `cluster.id`.
+        Raises ClosedError, StorageError.
+        """
+        self._engine.check_open()
+        if self._engine.replicated:
+            return cast("ReplicatedEngine", self._engine).set.decisions.hint().cluster_id
+        meta = identity.read_meta(self._engine.path)
+        if meta is None:
+            raise ForeignDirectoryError("meta.properties is missing", path=self._engine.path)
+        return meta.directory_id or meta.cluster_id
 
     # ---- durability and close --------------------------------------------------------------------
 
@@ -317,6 +359,18 @@ class Log(Administration, ReplicaAdministration):
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
 
 
+def _replicated_topics(engine: Engine) -> TopicAdmin:
+    from embedlog.admin.replicated_topics import ReplicatedTopicAdmin
+
+    return ReplicatedTopicAdmin(cast("ReplicatedEngine", engine))
+
+
+def _replica_housekeeper(engine: Engine) -> ReplicaHousekeeper:
+    from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
+
+    return ReplicaHousekeeper(cast("ReplicatedEngine", engine))
+
+
 def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
     """Check the topics of a consumer, which are separate arguments."""
     for each in topics:
@@ -330,6 +384,8 @@ def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ConsumerConfig:
+    from embedlog.config.client import ConsumerConfig
+
     return parse(ConsumerConfig, config, **options, **({} if group_id is None else {"group_id": group_id}))
 
 
@@ -359,3 +415,26 @@ def open(
             raise
         hint = " (read_only=True needs no write permission)"
         raise StorageError(error.message + hint, errno=error.errno, path=error.path, position=error.position) from error
+
+
+def check(path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+    """Check one log directory, also one that cannot be opened: as `Log.check`, by path. Nothing is changed.
+
+    Raises DirectoryInUseError if a broker uses it, StorageError if there is no such directory.
+    """
+    from embedlog.admin import log_check
+
+    return log_check.check_path(path, progress)
+
+
+def repair(path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+    """Repair one log directory that no process has open: `repaired` names the changes, `findings` what is left.
+
+    Damaged bytes are cut out of segments and kept in files `embedlog.cut-BASE-POSITION`; no good batch is removed, and no offset
+    is used again. Damaged indexes, snapshots, epochs and checkpoints are made again from the log. An interrupted repair is
+    completed by the next one. A set repairs itself from its replicas: `Log.check(repair=True)`.
+    Raises DirectoryInUseError, ReplicaSetError for a directory of a set, StorageError.
+    """
+    from embedlog.admin import directory_repair
+
+    return directory_repair.repair_path(path, progress)

@@ -191,11 +191,3 @@ class ReplicatedEngine(Engine):
             wanted, least = config.transaction_state_log_replication_factor, config.transaction_state_log_min_isr
         factor = min(wanted, self.set.size())
         return factor, min(least, max(1, factor - 1))
-
-
-def open_directory(path: Path, *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> Engine:
-    """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
-    try:
-        return Engine([path], read_only=read_only, create=create, config=config, alone=alone)
-    except set_up.SetOfOne:
-        return ReplicatedEngine([path], read_only=read_only, create=create, config=config)

@@ -8,7 +8,6 @@ TYPES-3  times are integers, milliseconds since 1970 UTC; -1 means "none", as in
 from __future__ import annotations
 
 import contextlib
-import logging
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,10 +44,7 @@ Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it 
 Value = TypeVar("Value")
 
 BRIEF_MAX = 400  # characters of partitions in one line of the log
-LONG_WAIT_S = 100.0  # a longer timeout was perhaps meant in ms
 
-_logger = logging.getLogger("embedlog")
-_warned: set[str] = set()  # calls whose long timeouts were logged
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
@@ -66,27 +62,6 @@ def milliseconds(time: int | datetime) -> int:
     if type(time) is not int:
         raise TypeError(f"a time is an int in milliseconds or an aware datetime, not {time!r}")
     return time
-
-
-def seconds(timeout: object, call: str) -> float | None:
-    """A `timeout` argument: at least 0 seconds, or None, which waits forever. Logs a warning if it was probably meant in ms.
-
-    Raises TypeError for a value that is not a number, ConfigError for a negative one.
-    """
-    if timeout is None:
-        return None
-    try:
-        found = float("nan") if isinstance(timeout, (str, bytes, bool)) else float(timeout)  # type: ignore[arg-type]
-    except TypeError:
-        found = float("nan")
-    if found != found:
-        raise TypeError(f"timeout of {call}: seconds or None (forever), not {type(timeout).__name__} {timeout!r:.50}")
-    if found < 0:
-        raise ConfigError(f"timeout of {call}", expected="seconds, at least 0, or None to wait forever", found=timeout)
-    if found > LONG_WAIT_S and call not in _warned:
-        _warned.add(call)
-        _logger.warning("%s waits for up to %g s: a timeout is in seconds, not in ms (logged once)", call, found)
-    return found
 
 
 def duration_ms(text: str, option: str) -> int:
@@ -260,6 +235,11 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
     leader_epoch: int
 
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under the name of other clients."""
+        return self.timestamp_ms
+
 
 class ProducerRecord(NamedTuple):
     """A record before it is sent, as `on_send` of an interceptor receives it; `record._replace(…)` makes a changed copy."""
@@ -279,6 +259,16 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+    @property
+    def timestamp(self) -> int:
+        """`timestamp_ms`, under the name of other clients."""
+        return self.timestamp_ms
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition together, as in kafka-python and aiokafka."""
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)

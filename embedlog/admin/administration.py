@@ -6,13 +6,12 @@ ADMINISTRATION-1  a method calls one part; the work is done in the modules of th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from embedlog.admin import transactions
 from embedlog.admin.groups import GroupAdmin, Scope
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
-from embedlog.config.typed_options import TopicOptions
 from embedlog.engine import Engine
 from embedlog.types import (
     GroupDescription,
@@ -23,6 +22,9 @@ from embedlog.types import (
     TopicPartition,
     TransactionDescription,
 )
+
+if TYPE_CHECKING:
+    from embedlog.config.typed_options import TopicOptions
 
 
 @keywords.part_of("Log")
@@ -71,11 +73,12 @@ class Administration:
         """Create a topic; it is on disk, and usable by every process, when this returns. Returns whether it was created.
 
         `partitions` is `num.partitions` of the log if not given. Settings of this topic by Kafka's names: `config` is a mapping,
-        keywords have underscores. With `exist_ok` an existing topic of this name is accepted, and stays unchanged,
-        whatever its partitions and settings are (`describe_topic`).
+        keywords have underscores. With `exist_ok` an existing topic of this name is accepted, and stays unchanged. It must have
+        at least the given number of partitions, and the given settings. Replicas are not compared.
         In a set of directories, `replication_factor` is the number of copies of each partition. `assignment` names their
         directories: see `NewTopic`.
-        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; InvalidReplicationFactorError,
+        Raises InvalidTopicError, TopicExistsError, with `exist_ok` TopicMismatchError if the topic contradicts the call;
+        InvalidPartitionsError, ConfigError; InvalidReplicationFactorError,
         InvalidReplicaAssignmentError; ForeignDirectoryError if a partition's directory exists already.
         """
         return self._topics.create(NewTopic(name, partitions, config, replication_factor, assignment), settings, exist_ok)

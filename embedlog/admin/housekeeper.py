@@ -19,6 +19,7 @@ from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
+    from embedlog.log_directory import LogDirectory
 
 logger = logging.getLogger("embedlog")
 
@@ -34,12 +35,19 @@ class Housekeeper:
         self._engine = engine
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.jobs = DirectoryJobs(engine.home, closed=lambda: engine.closed, ending=self._stop.is_set)
+        self.jobs = self._first_jobs()
         try:
             engine.attach(self)
         except BaseException:
             self.jobs.close()
             raise
+
+    def _first_jobs(self) -> DirectoryJobs:
+        """The jobs of the directory whose housekeeping includes transactions and groups. Raises StorageError."""
+        return self._jobs_of(self._engine.home)
+
+    def _jobs_of(self, directory: LogDirectory) -> DirectoryJobs:
+        return DirectoryJobs(directory, closed=lambda: self._engine.closed, ending=self._stop.is_set)
 
     def start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)

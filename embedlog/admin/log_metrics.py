@@ -7,6 +7,8 @@ LOGMETRICS-3  a copy of a follower is not an append: `ReplicationBytesInPerSec` 
 LOGMETRICS-4  the gauges of a log open no partition: one that is not open is described by its files. The lag of a group opens
     the partitions in which it has offsets
 LOGMETRICS-5  the lag of a group is omitted while `__consumer_offsets` has no leader: a report does not wait for one
+LOGMETRICS-6  a wait for an append lock is counted in the C core when another process had the lock. The longest wait of a writer
+    that is dropped meanwhile is not reported; its count and its time are
 """
 
 from __future__ import annotations
@@ -43,25 +45,31 @@ class _Traffic:
         self._known: dict[str, float] = {}
 
     def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Totals by kind and topic; nothing has a maximum."""
+        """Totals by kind and topic, and the longest wait for an append lock."""
         found: dict[str, float] = {}
+        waits, waited_ns, longest_ns = 0, 0, 0
         for topic, each in list(self._engine.traffic.items()):  # before the writers: one that is dropped now is not added twice
             found[f"records_in {topic}"], found[f"bytes_in {topic}"] = each.records_in, each.bytes_in
             found[f"bytes_out {topic}"] = each.bytes_out
+            waits, waited_ns = waits + each.lock_waits, waited_ns + each.lock_waited_ns
         for directory in list(self._engine.directories):
             for partition in list(directory.partitions.values()):
                 if (writer := partition.direct_target.writer) is not None:
                     for kind, count in (("records_in", writer.raw.appended_records), ("bytes_in", writer.raw.appended_bytes)):
                         name = f"{kind} {partition.topic}"
                         found[name] = found.get(name, 0) + int(count)
+                    waits, waited_ns = waits + int(writer.raw.lock_waits), waited_ns + int(writer.raw.lock_waited_ns)
+                    longest_ns = max(longest_ns, int(writer.raw.lock_waited_max_ns))
+                    writer.raw.lock_waited_max_ns = 0
+        found["lock_waits"], found["lock_waits_s"] = waits, waited_ns / 1e9
         for name, value in found.items():
             self._known[name] = max(value, self._known.get(name, 0))  # a writer that is dropped now is not in its topic yet
         for kind in _OF_TOPICS.values():
             self._known[kind] = sum(value for name, value in self._known.items() if name.startswith(f"{kind} "))
-        return self._known, {}
+        return self._known, {"lock_waits_s": longest_ns / 1e9} if longest_ns else {}
 
     def rotate_window(self) -> None:
-        """No maximum is kept."""
+        """The writers keep their maximum until it is reported."""
 
 
 def report(engine: Engine, found: ReplicasDescription) -> dict[str, Any]:
@@ -83,6 +91,7 @@ def _of_disks(metrics: Metrics, found: ReplicasDescription) -> dict[str, Any]:
     read = metrics.total("clean_read")
     return {
         "LogFlushRateAndTimeMs": _timer(metrics, "flushes"),
+        "AppendLockWaitRateAndTimeMs": _timer(metrics, "lock_waits"),
         "LogLoadRateAndTimeMs": _timer(metrics, "loads"),
         "RecoveredLogs": int(metrics.total("recoveries")),
         "OfflineLogDirectoryCount": sum(not each.answers for each in found.directories),

@@ -1,32 +1,33 @@
 """Defines the administration of the replicas of an open log, a part of the public `Log`.
 
-REPLICAADMIN-1  a method calls one part; the work is done in the modules of the parts
+REPLICAADMIN-1  a method calls one part; the work is done in the modules of the parts, which are imported on first use
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from embedlog.admin import log_metrics, replica_metrics
-from embedlog.admin.proposed_assignments import proposed
-from embedlog.admin.replica_descriptions import ReplicaDescriber, describe_one
+from embedlog.admin.directory_engine import open_directory
 from embedlog.config import keywords
 from embedlog.engine import Engine
 from embedlog.errors import InvalidReplicaAssignmentError, ReplicaSetError
-from embedlog.replica import ReplicatedEngine, open_directory
-from embedlog.replica_description import ReplicasDescription
-from embedlog.replica_set import adoption
-from embedlog.replica_set.observation.replica_events import ReplicaEvents
-from embedlog.replication.events import Election
 from embedlog.storage import files, location
 from embedlog.types import Reassignment, RepairReport, ReplicaDifference, TopicPartition, by_partition
 
 if TYPE_CHECKING:
+    from embedlog.admin.replica_descriptions import ReplicaDescriber
+    from embedlog.integrity.report import CheckReport
+    from embedlog.replica import ReplicatedEngine
+    from embedlog.replica_description import ReplicasDescription
     from embedlog.replica_set.replica_set import ReplicaSet
+
+
+ROUNDS = 10  # of housekeeping after a repair
 
 
 @keywords.part_of("Log")
@@ -38,12 +39,18 @@ class ReplicaAdministration:
     def _use(self, engine: Engine) -> None:
         raise NotImplementedError
 
+    def housekeep(self, *, due_only: bool = False) -> None:
+        """Of the log."""
+        raise NotImplementedError
+
     def replicas(self, topic: str | None = None) -> ReplicasDescription:
         """The directories, the leaders, ISRs and lags of all partitions or of one topic, and the recent decisions.
 
         It takes no lock, needs no majority, and works read-only and with one directory. A directory that fails or hangs is
         described as failed; one that hangs delays the first call by 5 seconds. Raises UnknownTopicOrPartitionError, ClosedError.
         """
+        from embedlog.admin.replica_descriptions import describe_one
+
         self._engine.check_open()
         return describe_one(self._engine, topic) if self._describer is None else self._describer.describe(topic)
 
@@ -53,12 +60,16 @@ class ReplicaAdministration:
 
         A meter is a dict with `Count` and `OneMinuteRate`, and counts the events of this process. Raises ClosedError.
         """
-        engine = self._engine
+        from embedlog.admin import log_metrics, replica_metrics
+        from embedlog.admin.replica_descriptions import describe_one
+        from embedlog.replica_set.observation.replica_events import ReplicaEvents
+
+        engine, of_set = self._engine, self._of_set
         engine.check_open()
-        if not isinstance(engine, ReplicatedEngine) or self._describer is None:
+        if of_set is None or self._describer is None:
             found, events = describe_one(engine), ReplicaEvents()
         else:
-            found, events = self._describer.describe(decisions=False), engine.set.events
+            found, events = self._describer.describe(decisions=False), of_set.set.events
         replicas = replica_metrics.report(found, events)
         for each in found.partitions:
             replicas["partitions"][each.topic, each.partition].update(log_metrics.of_partition(engine, found, each))
@@ -81,12 +92,14 @@ class ReplicaAdministration:
             raise TypeError(f"a rack is a text, not {rack!r:.100}")
         place = location.checked(path)
         self._engine.check_writable()
-        if not isinstance(self._engine, ReplicatedEngine):
+        if self._of_set is None:
             self._begin_set(place, rack)
         return self._changeable_set().growth.add(place, rack, replicas=replicas, voter=voter)
 
     def _begin_set(self, new: Path, rack: str | None) -> None:
         """Make the only directory the first one of a set, and open it again. After an error it is open as its files show it."""
+        from embedlog.replica_set import adoption
+
         engine = self._engine
         config, deadline_ns = engine.config, files.deadline_after(engine.config.lock_timeout_ms / 1000)
         adoption.prepare(engine.home, new, rack)
@@ -94,12 +107,16 @@ class ReplicaAdministration:
             engine.close()
             adoption.begin(engine.path, deadline_ns=deadline_ns, mode=config.file_mode)
         finally:
-            opened = open_directory(engine.path, read_only=False, create=False, config=config)
-            try:
-                self._use(opened)
-            except BaseException:
-                opened.close()
-                raise
+            self._open_again(engine)
+
+    def _open_again(self, closed: Engine) -> None:
+        """Serve the same directory with a new engine."""
+        opened = open_directory(closed.path, read_only=False, create=False, config=closed.config)
+        try:
+            self._use(opened)
+        except BaseException:
+            opened.close()
+            raise
 
     def retire_directory(self, node: int, *, force: bool = False) -> None:
         """Move all replicas off a directory, then remove it from the set; it is a log of its own then.
@@ -134,6 +151,8 @@ class ReplicaAdministration:
         Raises ElectionNotNeededError (for one partition), PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
         LeaderNotAvailableError, NotEnoughDirectoriesError, UnknownTopicOrPartitionError, ReplicaSetError for one directory.
         """
+        from embedlog.replication.events import Election
+
         if node is not None and not unclean:
             raise ValueError("a node can be selected only for an unclean election: elect(…, unclean=True, node=…)")
         kind = Election.UNCLEAN if unclean else Election.PREFERRED if preferred else Election.OFFLINE
@@ -159,13 +178,15 @@ class ReplicaAdministration:
         `nodes`: the directories to use, all that take replicas if not given. Each topic keeps its replication factor. Racks are
         respected. Raises UnknownTopicOrPartitionError, InvalidReplicationFactorError, InvalidReplicaAssignmentError.
         """
+        from embedlog.admin.proposed_assignments import proposed
+
         return proposed(self.replicas(), topics, nodes)
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are not finished: none for one directory."""
         self._engine.check_open()
-        engine = self._engine
-        return engine.set.assignments.in_progress() if isinstance(engine, ReplicatedEngine) else {}
+        of_set = self._of_set
+        return {} if of_set is None else of_set.set.assignments.in_progress()
 
     def verify_replicas(
         self, topic: str | None = None, *, repair: bool = False, progress: Callable[[int], object] | None = None
@@ -178,9 +199,10 @@ class ReplicaAdministration:
         Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
         """
         self._engine.check_open()
-        if not isinstance(self._engine, ReplicatedEngine):
+        of_set = self._of_set
+        if of_set is None:
             return []
-        used = self._changeable_set() if repair else self._engine.set
+        used = self._changeable_set() if repair else of_set.set
         places = used.assignments.places(topic, None)
         found = used.verification.differences(places, progress, decisions=topic is None)
         if repair and found:
@@ -198,19 +220,70 @@ class ReplicaAdministration:
         places = used.assignments.places(topic, partition)
         return used.verification.repair(used.verification.differences(places, decisions=topic is None), places)
 
-    def _changeable_set(self) -> ReplicaSet:
+    def check(self, repair: bool = False, *, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+        """Read all files of the log, and compare them: the findings, with their meaning and their remedy (`embedlog check`).
+
+        It reads all batches with their checksums, offsets and epochs, and each entry of indexes and digests. It reads manifests,
+        snapshots, transaction indexes, checkpoints, and compares replicas. Other processes may use the log meanwhile.
+        `progress(bytes read, all bytes)` is called repeatedly; its exception ends the call.
+
+        `repair` copies damaged replicas of a set from complete ones. A single directory is closed, repaired by `embedlog.repair`,
+        and opened again. No other process may have it open. Producers and consumers of this object are closed by that.
+        Raises LeaderNotAvailableError, ReadOnlyError and DirectoryInUseError for a repair, ClosedError.
+        """
+        from embedlog.admin import log_check
+
+        self._engine.check_open()
+        if repair:
+            self._engine.check_writable()
+        found = log_check.check(self._engine, self.verify_replicas(), progress)
+        if not repair or found.good:
+            return found
+        return self._repaired_directory() if self._of_set is None else self._repaired_set()
+
+    def _repaired_set(self) -> CheckReport:
+        from embedlog.admin import log_check
+
+        report = self.repair()
+        for _ in range(ROUNDS):  # one that cannot be loaded is copied by the housekeeper
+            if not any(each.under_replicated for each in self.replicas().partitions):
+                break
+            self.housekeep()
+        done = tuple(f"{each.topic}-{each.partition}: node {each.node} is copied again" for each in report.repaired)
+        return replace(log_check.check(self._engine, self.verify_replicas()), repaired=done)
+
+    def _repaired_directory(self) -> CheckReport:
+        """Close the directory, repair it, and open it again, as its files are then."""
+        from embedlog.admin import directory_repair
+
         engine = self._engine
-        engine.check_writable()
-        if not isinstance(engine, ReplicatedEngine):
+        engine.home.directory.check_only_process()
+        engine.close()
+        try:
+            return directory_repair.repair_path(engine.path)
+        finally:
+            self._open_again(engine)
+
+    def _changeable_set(self) -> ReplicaSet:
+        self._engine.check_writable()
+        of_set = self._of_set
+        if of_set is None:
             raise ReplicaSetError(
                 "the log has one directory without a set: begin one by add_directory(path)",
-                paths=[str(engine.path)],
+                paths=[str(self._engine.path)],
             )
-        return engine.set
+        return of_set.set
+
+    @property
+    def _of_set(self) -> ReplicatedEngine | None:
+        """The engine, if it is that of a set."""
+        return cast("ReplicatedEngine", self._engine) if self._engine.replicated else None
 
     @cached_property
     def _describer(self) -> ReplicaDescriber | None:
-        return ReplicaDescriber(self._engine) if isinstance(self._engine, ReplicatedEngine) else None
+        from embedlog.admin.replica_descriptions import ReplicaDescriber
+
+        return None if self._of_set is None else ReplicaDescriber(self._of_set)
 
 
 def _nodes(tp: TopicPartition, nodes: Sequence[int]) -> tuple[int, ...]:

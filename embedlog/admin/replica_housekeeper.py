@@ -32,6 +32,7 @@ from embedlog.storage import files
 from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
+    from embedlog.log_directory import LogDirectory
     from embedlog.replica import ReplicatedEngine
     from embedlog.replication.events import Place
 
@@ -46,10 +47,10 @@ class ReplicaHousekeeper(Housekeeper):
     """The thread of a set and its tasks. Threads: `start`, `stop` from the log's owner; `once` from any."""
 
     def __init__(self, engine: ReplicatedEngine) -> None:
-        super().__init__(engine)
         self._set = engine.set
+        self._by_directory: dict[LogDirectory, DirectoryJobs] = {}
+        super().__init__(engine)
         self._deleted = DeletedTopics(engine)
-        self._by_directory = {engine.home: self.jobs}
         self._choosing = threading.Lock()
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
         self._wake = threading.Event()
@@ -66,6 +67,15 @@ class ReplicaHousekeeper(Housekeeper):
         for each in self._by_directory.values():
             each.close()
 
+    def _first_jobs(self) -> DirectoryJobs:
+        """The jobs of the home directory, or of another one if that is lost now. Raises StorageError if all are."""
+        home = self._engine.home
+        for each in (home, *(other for other in self._engine.directories if other is not home)):
+            with self._of_directory():
+                self._by_directory[each] = self._jobs_of(each)
+                return self._by_directory[each]
+        return self._jobs_of(home)
+
     def _current(self) -> list[DirectoryJobs]:
         """The jobs of the directories that are usable now. The first ones are `jobs` (REPLICAHOUSEKEEPER-4)."""
         with self._choosing:
@@ -76,8 +86,7 @@ class ReplicaHousekeeper(Housekeeper):
             for each in usable:
                 if each not in self._by_directory:
                     with self._of_directory():
-                        made = DirectoryJobs(each, closed=lambda: self._engine.closed, ending=self._stop.is_set)
-                        self._by_directory[each] = made
+                        self._by_directory[each] = self._jobs_of(each)
             found = [self._by_directory[each] for each in usable if each in self._by_directory]
             self.jobs = found[0] if found else self.jobs
             return found

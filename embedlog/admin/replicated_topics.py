@@ -19,7 +19,6 @@ from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
-from embedlog.config.typed_options import TopicOptions
 from embedlog.errors import EmbedlogError, InvalidReplicaAssignmentError, TopicExistsError
 from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replication.state import State
@@ -27,6 +26,7 @@ from embedlog.topic import Topic, check_name
 from embedlog.types import NewTopic, TopicPartition
 
 if TYPE_CHECKING:
+    from embedlog.config.typed_options import TopicOptions
     from embedlog.partition.api import LogPartition
     from embedlog.replica import ReplicatedEngine
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
-from embedlog.config.typed_options import TopicOptions
 from embedlog.coordination import topic_directories
 from embedlog.errors import (
     EmbedlogError,
@@ -26,6 +25,7 @@ from embedlog.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
     TopicExistsError,
+    TopicMismatchError,
 )
 from embedlog.storage import file_names, files
 from embedlog.storage.identity import new_id
@@ -33,6 +33,7 @@ from embedlog.topic import Topic, check_collision, check_name, is_internal
 from embedlog.types import NewTopic, PartitionDescription, TopicDescription, TopicPartition, by_partition
 
 if TYPE_CHECKING:
+    from embedlog.config.typed_options import TopicOptions
     from embedlog.engine import Engine
     from embedlog.partition.api import LogPartition
 
@@ -70,20 +71,30 @@ class TopicAdmin:
     def create(self, topic: NewTopic, settings: TopicOptions, exist_ok: bool) -> bool:
         """As `Log.create_topic`, with its settings by name in a mapping of their own."""
         self._engine.check_writable()
-        return bool(self._create([self._planned(topic, settings)], exist_ok))
+        planned, wanted = self._planned(topic, settings), {topic.name: topic.partitions}
+        made = self._create([planned], exist_ok)
+        if not made:
+            self._check_existing([planned], wanted)
+        return bool(made)
 
     def create_all(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
         """As `Log.create_topics`."""
         self._engine.check_writable()
         if isinstance(topics, (str, NewTopic)):
             raise TypeError(f"topics are given as a list of names or NewTopics: [{topics!r}]")
-        planned = [self._planned(each if isinstance(each, NewTopic) else NewTopic(each), {}) for each in topics]
+        given = [each if isinstance(each, NewTopic) else NewTopic(each) for each in topics]
+        planned = [self._planned(each, {}) for each in given]
         for number, topic in enumerate(planned):
             before = [each.name for each in planned[:number]]
             if topic.name in before:
                 raise TopicExistsError(f"the topic {topic.name!r} is given twice")
             check_collision(topic.name, before)
-        return self._create(planned, exist_ok)
+        wanted = {each.name: each.partitions for each in given}
+        if exist_ok:
+            self._check_existing(planned, wanted)  # before anything is created
+        made = self._create(planned, exist_ok)
+        self._check_existing([topic for topic in planned if topic.name not in made], wanted)  # of other processes, meanwhile
+        return made
 
     def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
         """The topic to create, after all checks that do not depend on existing topics."""
@@ -126,6 +137,27 @@ class TopicAdmin:
                     self._take_back(topic)
                 raise
         return [topic.name for topic in topics]
+
+    def _check_existing(self, planned: Iterable[Topic], wanted: Mapping[str, int | None]) -> None:
+        """Compare the topics that exist with what was given for them. Raises TopicMismatchError.
+
+        A setting that was not given contradicts nothing, and neither do more partitions: `create_partitions` may have added some.
+        """
+        self._registry.refresh()
+        for topic in planned:
+            existing = self._registry.get(topic.name)
+            if existing is None or existing.state != "live":
+                continue
+            present = self._engine.config.topic_config(existing.config).as_kafka()
+            differences: dict[str, tuple[Any, Any]] = {
+                key: (value, present.get(key)) for key, value in topic.config.items() if present.get(key) != value
+            }
+            count = wanted[topic.name]
+            if count is not None and count > existing.partitions:
+                differences["partitions"] = (count, existing.partitions)
+            if differences:
+                message = f"topic {topic.name!r} exists and contradicts the call"
+                raise TopicMismatchError(message, path=self._directory.path, differences=differences)
 
     def _is_live(self, name: str) -> bool:
         self._registry.refresh()

@@ -22,14 +22,15 @@ from embedlog._native._rows import Record
 from embedlog.aio.executor import Executor, OneTask
 from embedlog.aio.listeners import Bridge
 from embedlog.columns.batch import Batch
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
+from embedlog.config.timeouts import seconds
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.consumer import Consumer, until
 from embedlog.consumer.offset_committer import Callback
-from embedlog.consumer.rebalance_listener import Listener
+from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.errors import ClosedError, ConfigError
-from embedlog.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, seconds
+from embedlog.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -98,12 +99,14 @@ class AsyncConsumer(Generic[K, V]):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        listener: object = None,
     ) -> None:
         """As `Consumer.subscribe`. Listeners that are coroutine functions run in the loop, others on the consumer's thread.
 
         In the loop they may call this consumer's methods, except those that return records.
         """
-        listeners = [self._bridge.bridged(each) for each in (on_assigned, on_revoked, on_lost)]
+        three = listeners_of(listener, (on_assigned, on_revoked, on_lost))
+        listeners = [self._bridge.bridged(each) for each in three]
         await self._call(lambda consumer: consumer.subscribe(topics, pattern, *listeners))
 
     async def unsubscribe(self) -> None:
@@ -317,9 +320,17 @@ class AsyncConsumer(Generic[K, V]):
             await self._executor.run(lambda: consumer.close(timeout))
         self._executor.shutdown()
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
+        """Begin, as `async with` does, for programs of aiokafka; other calls begin by themselves."""
         with self._one_task:
             await self._made()
+
+    async def stop(self) -> None:
+        """`close`, under the name of aiokafka."""
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(
@@ -328,6 +339,10 @@ class AsyncConsumer(Generic[K, V]):
         await self.close()
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
+
+        def __new__(cls, *arguments: Any, **options: Any) -> Self:
+            other_clients.check_maker("log.async_consumer(*topics, …)", arguments or (options.get("engine", ""),))
+            return super().__new__(cls)
 
         def __enter__(self) -> NoReturn:
             raise TypeError("an AsyncConsumer supports `async with`; use log.consumer(…) for `with`")

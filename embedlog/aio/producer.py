@@ -20,13 +20,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from embedlog.aio.executor import Executor
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
+from embedlog.config.timeouts import seconds
 from embedlog.errors import ClosedError
 from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline, check_call, record_size, unknown_metadata
 from embedlog.producer.producer import Producer
 from embedlog.producer.targets import TopicTarget
-from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
+from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Router
@@ -77,10 +78,10 @@ class AsyncProducer(Generic[K, V]):
         topic: str,
         value: V | None = None,
         key: K | None = None,
+        headers: Headers | None = (),
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Headers = (),
     ) -> Future[RecordMetadata]:
         """Wait for buffer memory, accept one record, and return the future of its result, which can be awaited.
 
@@ -96,6 +97,21 @@ class AsyncProducer(Generic[K, V]):
             if future is not None:
                 return future
         return await self._send_checked(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        headers: Headers | None = (),
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record, wait until it is in the log, and return its place, as in aiokafka: `await (await send(…))`."""
+        future = await self.send(topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
+        future.hasten()
+        return await future
 
     async def _send_checked(self, given: ProducerRecord) -> Future:
         if self._records_left <= 0:
@@ -345,6 +361,14 @@ class AsyncProducer(Generic[K, V]):
             self._routes = made._routes
             self._sync = made
 
+    async def start(self) -> None:
+        """Begin, as `async with` does, for programs of aiokafka; other calls begin by themselves."""
+        await self._made()
+
+    async def stop(self) -> None:
+        """`close`, under the name of aiokafka."""
+        await self.close()
+
     async def __aenter__(self) -> Self:
         await self._made()
         return self
@@ -359,6 +383,10 @@ class AsyncProducer(Generic[K, V]):
             self._sync._failures.log_unreported()
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
+
+        def __new__(cls, *arguments: Any, **options: Any) -> Self:
+            other_clients.check_maker("log.async_producer(…)", arguments or (options.get("engine", ""),))
+            return super().__new__(cls)
 
         def __enter__(self) -> NoReturn:
             raise TypeError("an AsyncProducer supports `async with`; use log.producer(…) for `with`")

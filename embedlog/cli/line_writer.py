@@ -1,7 +1,7 @@
 """Writes batches as lines: plain values from columns without an object per record, other formats from records.
 
 LINEWRITER-1  plain lines are written from arrays of many rows: the values and the delimiter after each
-LINEWRITER-2  a batch with null values is written from records
+LINEWRITER-2  a batch with null values is written value by value, other formats from records
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ class LineWriter:
         self._file, self._formatter = file, formatter
         self._delimiter, self._null = delimiter, null
 
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that the lines need; None is all."""
+        return ("offset", "value") if self._formatter is None else None
+
     def write(self, batch: Batch, first: int, last: int) -> None:
         """Write the rows from `first` up to `last`."""
-        if self._formatter is None and batch.values.validity is None:
+        if self._formatter is not None:
+            self._file.write(b"".join([self._formatter(record) for record in batch.records()[first:last]]))
+        elif batch.values.validity is None:
             for start in range(first, last, PIECE_ROWS):
                 self._file.write(plain_lines(batch, start, min(start + PIECE_ROWS, last), self._delimiter))
-            return
-        records = batch.records()[first:last]
-        if self._formatter is not None:
-            self._file.write(b"".join([self._formatter(record) for record in records]))
         else:
-            lines = [self._null if record.value is None else record.value for record in records]
-            self._file.write(self._delimiter.join([*lines, b""]))
+            values = (batch.values[row] for row in range(first, last))
+            self._file.write(b"".join([(self._null if value is None else value) + self._delimiter for value in values]))
 
 
 def plain_lines(batch: Batch, first: int, last: int, delimiter: bytes) -> memoryview:

@@ -3,11 +3,13 @@
 BATCH-1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy
 BATCH-2  its arrays are read-only views that keep their memory alive without the Batch
 BATCH-3  rows are in offset order; offsets may have gaps (compaction, markers)
+BATCH-4  a column that the scan does not read is an error, never an empty column
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +18,12 @@ from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.config import keywords
+from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
 
 __all__ = ["Batch", "record_of", "records_of"]
+
+Column = TypeVar("Column")
 
 
 def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
@@ -56,18 +61,20 @@ class Batch:
     """Consecutive records of one partition in columns.
 
     `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`) and `validity` (a bitmap,
-    or None if no row is null). `values[i]` is row i as bytes or None.
+    or None if no row is null). `values[i]` is row i as bytes or None. A batch of a scan has the columns of the scan: any other
+    raises ConfigError.
 
     Example:
         >>> for batch in consumer.batches(timeout=0):                  # doctest: +SKIP
         ...     total += int(np.diff(batch.values.offsets).sum())
     """
 
-    __slots__ = ("_decoded", "partition", "topic")
+    __slots__ = ("_decoded", "columns", "partition", "topic")
 
-    def __init__(self, topic: str, partition: int, decoded: Decoded) -> None:
+    def __init__(self, topic: str, partition: int, decoded: Decoded, columns: Sequence[str] = ALL_COLUMNS) -> None:
         self.topic = topic
         self.partition = partition
+        self.columns = tuple(columns)
         self._decoded = decoded
 
     def __len__(self) -> int:
@@ -87,47 +94,55 @@ class Batch:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        assert self._decoded.offsets is not None
-        return _read_only(self._decoded.offsets)
+        return _read_only(self._read("offset", self._decoded.offsets))
 
     @property
     def timestamps_ms(self) -> NDArray[np.int64]:
-        assert self._decoded.timestamps is not None
-        return _read_only(self._decoded.timestamps)
+        return _read_only(self._read("timestamp", self._decoded.timestamps))
 
     @property
     def timestamp_types(self) -> NDArray[np.int8]:
-        assert self._decoded.timestamp_types is not None
-        return _read_only(self._decoded.timestamp_types)
+        return _read_only(self._read("timestamp_type", self._decoded.timestamp_types))
 
     @property
     def leader_epochs(self) -> NDArray[np.int32]:
-        assert self._decoded.leader_epochs is not None
-        return _read_only(self._decoded.leader_epochs)
+        return _read_only(self._read("leader_epoch", self._decoded.leader_epochs))
 
     @property
     def keys(self) -> BytesColumn:
-        assert self._decoded.keys is not None
-        return self._decoded.keys
+        return self._read("key", self._decoded.keys)
 
     @property
     def values(self) -> BytesColumn:
-        assert self._decoded.values is not None
-        return self._decoded.values
+        return self._read("value", self._decoded.values)
 
     @property
     def headers(self) -> Headers | None:
         """The headers of all rows, or None if no row has any."""
+        self._require(("headers",))
         return self._decoded.headers
 
+    def _read(self, name: str, column: Column | None) -> Column:
+        """The column, if it was read (BATCH-4)."""
+        if column is None:
+            self._require((name,))
+        assert column is not None
+        return column
+
+    def _require(self, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self.columns]
+        if missing:
+            raise ConfigError("columns of this batch", expected=", ".join(missing), found=", ".join(self.columns))
+
     def records(self) -> list[Record[bytes, bytes]]:
-        """The same records as objects."""
+        """The same records as objects. Raises ConfigError for a batch of a scan that does not read all columns."""
+        self._require(ALL_COLUMNS)
         return records_of(self.topic, self.partition, self._decoded)
 
     def __arrow_c_schema__(self) -> object:
-        return _rows.arrow_schema(schema(ALL_COLUMNS))
+        return _rows.arrow_schema(schema(self.columns))
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """A struct array with the columns of a scan. A requested schema is ignored: the consumer may cast."""
-        rows = Layout(self.topic, self.partition, ALL_COLUMNS).rows(self._decoded)
-        return _rows.arrow_schema(schema(ALL_COLUMNS)), _rows.arrow_array(rows)
+        rows = Layout(self.topic, self.partition, self.columns).rows(self._decoded)
+        return _rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows)

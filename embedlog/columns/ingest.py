@@ -263,7 +263,8 @@ def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
         return ()
     pairs = []
     if isinstance(headers, (str, bytes, dict)) or not isinstance(headers, Iterable):
-        raise TypeError(f"headers are pairs of (str, bytes or None), not {type(headers).__name__}")
+        hint = "; partition= and timestamp_ms= are keywords" if isinstance(headers, int) else ""
+        raise TypeError(f"headers are pairs of (str, bytes or None), not {type(headers).__name__}{hint}")
     for pair in headers:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"a header is a pair of (str, bytes or None), not {pair!r}")

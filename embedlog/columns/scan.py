@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
-from embedlog.columns.batch import records_of
+from embedlog.columns.batch import Batch, records_of
 from embedlog.columns.chunks import Source
+from embedlog.columns.deserialization import Deserializers
 from embedlog.columns.patterns import SearchPattern
 from embedlog.columns.readahead import read_ahead
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+    from embedlog.config.client import Deserializer, K, V
     from embedlog.engine import Engine
     from embedlog.partition.api import ReadableLog
 
@@ -154,10 +156,40 @@ class Scan:
 
     # ---- objects ----
 
-    def records(self) -> Iterator[Record[bytes, bytes]]:
-        """The records as objects with all their fields, in the order of the partitions; pyarrow is not needed."""
+    # fmt: off
+    @overload
+    def records(self, *, key_deserializer: None = None, value_deserializer: None = None) -> Iterator[Record[bytes, bytes]]: ...
+    @overload
+    def records(self, *, key_deserializer: Deserializer[K], value_deserializer: None = None) -> Iterator[Record[K, bytes]]: ...
+    @overload
+    def records(self, *, key_deserializer: None = None, value_deserializer: Deserializer[V]) -> Iterator[Record[bytes, V]]: ...
+    @overload
+    def records(self, *, key_deserializer: Deserializer[K], value_deserializer: Deserializer[V]) -> Iterator[Record[K, V]]: ...
+    # fmt: on
+    def records(
+        self, *, key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None
+    ) -> Iterator[Record[Any, Any]]:
+        """The records as objects with all their fields, in the order of the partitions; pyarrow is not needed.
+
+        Deserializers are callables of bytes, as those of a consumer; they are not called for None. An exception of one is the
+        cause of the SerializationError that the iterator raises: it names topic, partition, offset and field, and ends the
+        iteration.
+        """
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+        return self._records(deserializers.record if deserializers.present else None)
+
+    def _records(self, made: Callable[[Record[bytes, bytes]], Record[Any, Any]] | None) -> Iterator[Record[Any, Any]]:
         for number, decoded in self._decoded(ALL_COLUMNS):
-            yield from records_of(self.topic, number, decoded)
+            found = records_of(self.topic, number, decoded)
+            yield from found if made is None else map(made, found)
+
+    def batches(self) -> Iterator[Batch]:
+        """The columns of the scan as numpy arrays, in the order of the partitions: chunks of about 5 MiB of the log.
+
+        A second thread reads and decodes the next chunks; pyarrow is not needed.
+        """
+        for number, decoded in self._decoded(self.columns):
+            yield Batch(self.topic, number, decoded, self.columns)
 
     def head(self, count: int = 10) -> list[Record[bytes, bytes]]:
         """The first records, in the order of `records`. Only the data before them is read."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from embedlog.config.options import INT_MAX, Options, dotted, option
 from embedlog.errors import ConfigError
 
+_EMPTY = (("", None),)  # Kafka's default for the name of a client or a rack
 _NO_SERVER = "there is no server; a log directory is opened by its path"
 
 if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type checkers know them earlier
@@ -24,31 +26,59 @@ if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type chec
     K = TypeVar("K", default=Any)
     V = TypeVar("V", default=Any)
     T_contra = TypeVar("T_contra", contravariant=True, default=Any)
+    T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
-    K, V, T_contra = TypeVar("K"), TypeVar("V"), TypeVar("T_contra", contravariant=True)
+    K, V, T_contra, T_co = TypeVar("K"), TypeVar("V"), TypeVar("T_contra", contravariant=True), TypeVar("T_co", covariant=True)
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class SerializerObject(Protocol[T_contra]):
-    """A serializer that also gets topic and headers, as in kafka-python."""
+    """A serializer that also gets topic and headers, as in kafka-python 3."""
 
     def serialize(self, topic: str, headers: Any, data: T_contra, /) -> Bytes | None:
         """The bytes of `data`, None for a null."""
 
 
+class SerializerOfTwo(Protocol[T_contra]):
+    """A serializer that also gets the topic, as in earlier versions of kafka-python."""
+
+    def serialize(self, topic: str, data: T_contra, /) -> Bytes | None:
+        """The bytes of `data`, None for a null."""
+
+
+class DeserializerObject(Protocol[T_co]):
+    """A deserializer that also gets topic and headers, as in kafka-python 3."""
+
+    def deserialize(self, topic: str, headers: Any, data: bytes, /) -> T_co:
+        """The key or value of `data`; not called for a null."""
+
+
+class DeserializerOfTwo(Protocol[T_co]):
+    """A deserializer that also gets the topic, as in earlier versions of kafka-python."""
+
+    def deserialize(self, topic: str, data: bytes, /) -> T_co:
+        """The key or value of `data`; not called for a null."""
+
+
 Partitioner: TypeAlias = Callable[..., int]
-Serializer: TypeAlias = Callable[[K], Bytes | None] | SerializerObject[K]
-Deserializer: TypeAlias = Callable[[bytes], V]
+Serializer: TypeAlias = Callable[[K], Bytes | None] | SerializerObject[K] | SerializerOfTwo[K]
+Deserializer: TypeAlias = Callable[[bytes], V] | DeserializerObject[V] | DeserializerOfTwo[V]
 
 _NETWORK = {
     r"bootstrap\..*|metadata\.broker\.list|zookeeper\..*|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"
     r"|send\.buffer\.bytes|receive\.buffer\.bytes|security\..*|ssl\..*|sasl\..*|api\.version.*|broker\..*"
     r"|metadata\.(recovery|cluster\.check)\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
     r"|config\.providers.*": _NO_SERVER,
-    r"metrics\.recording\.level": "all metrics are always recorded",
+    r"kafka\.client|selector|proxy\.url|socks5\.proxy|receive\.message\.max\.bytes|oauth.*|resolve\.cb"
+    r"|topic\.metadata\.refresh\.(sparse|fast\.interval\.ms)": _NO_SERVER,
+    r"metrics\.(recording\.level|enabled)|metric\.group\.prefix": "all metrics are always recorded",
+    r"statistics\.interval\.ms": "metrics() returns the present values",
+    r"loop": "the running event loop is used",
+    r"(error|stats|throttle|log|background\.event)\.cb|logger|log\.(level|queue|thread\.name|connection\.close)|debug":
+        "errors are raised, and the logger is logging.getLogger('embedlog')",
     r"internal\..*": "Kafka uses it in its own tests",
 }
 
@@ -94,7 +124,9 @@ class ProducerConfig(Options):
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
-    client_id: str | None = option(None, "A name for logs and metrics; generated if not set.", "text", optional=True)
+    client_id: str | None = option(
+        None, "A name for logs and metrics; generated if not set.", "text", optional=True, spellings=_EMPTY
+    )
     acks: str = option(
         "all", "When a record is acknowledged: 0 at once, 1 in the leading directory, all in every directory in sync.",
         "choice", choices=("all", "-1", "0", "1"),
@@ -133,7 +165,8 @@ class ProducerConfig(Options):
         30_000, "How long one attempt to write a batch may wait for locks.", unit="ms", low=0, high=INT_MAX
     )
     retries: int = option(
-        INT_MAX, "Attempts after the first; `delivery.timeout.ms` is the practical limit.", unit="attempts", low=0, high=INT_MAX
+        INT_MAX, "Attempts after the first; `delivery.timeout.ms` is the practical limit.", unit="attempts", low=0, high=INT_MAX,
+        spellings=((inf, INT_MAX),),
     )
     retry_backoff_ms: int = option(100, "Pause before the second attempt; it doubles each time.", unit="ms", low=0)
     retry_backoff_max_ms: int = option(1000, "Longest pause between two attempts.", unit="ms", low=0)
@@ -142,7 +175,8 @@ class ProducerConfig(Options):
         low=1, high=INT_MAX, differs="Kafka: above 1, a retry without idempotence may reorder.",
     )
     compression_type: str = option(
-        "none", "Codec of whole batches.", "choice", choices=("none", "gzip", "snappy", "lz4", "zstd")
+        "none", "Codec of whole batches.", "choice", choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        spellings=((None, "none"),),
     )
     compression_gzip_level: int = option(-1, "Level for gzip; -1 is the default of zlib.", low=1, high=9, also=(-1,))
     compression_lz4_level: int = option(9, "Level for lz4.", low=1, high=17)
@@ -223,6 +257,11 @@ class ConsumerConfig(Options):
         r"request\.timeout\.ms": "there are no requests: default.api.timeout.ms bounds a call",
         r"share\..*": "there are no share groups",
         r"retry\.backoff\.max\.ms": "retries happen every retry.backoff.ms",
+        r"enable\.incremental\.fetch\.sessions|max\.in\.flight(\.requests\.per\.connection)?|queued\.min\.messages"
+        r"|queued\.max\.messages\.kbytes|fetch\.(error|queue)\.backoff\.ms": "the consumer reads files, without requests",
+        r"default\.offset\.commit\.callback": "commit_async() has callback=",
+        r"on\.(assigned|revoked|lost|assign|revoke)|on\.commit": "subscribe() takes on_assigned, on_revoked and on_lost",
+        r"offset\.store\..*": "offsets are stored in the log",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first consumers, librdkafka, aiokafka
         "auto.commit.enable": "enable.auto.commit", "autocommit.enable": "enable.auto.commit",
@@ -235,10 +274,12 @@ class ConsumerConfig(Options):
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
-    client_id: str | None = option(None, "A name for logs and metrics; generated if not set.", "text", optional=True)
+    client_id: str | None = option(
+        None, "A name for logs and metrics; generated if not set.", "text", optional=True, spellings=_EMPTY
+    )
     client_rack: str | None = option(
         None, "The location of this consumer: it reads replicas in this rack, if the log's `replica.selector.class` allows it."
-        " Assignors may use it, too.", "text", optional=True,
+        " Assignors may use it, too.", "text", optional=True, spellings=_EMPTY,
     )
     group_id: str | None = option(
         None, "The group whose members share the partitions; required for commits.", "text", optional=True
@@ -261,7 +302,9 @@ class ConsumerConfig(Options):
     max_poll_interval_ms: int = option(
         300_000, "A member that does not poll for this time leaves its group.", unit="ms", low=1, high=INT_MAX
     )
-    max_poll_records: int = option(500, "Maximum number of records of one poll.", unit="records", low=1, high=INT_MAX)
+    max_poll_records: int = option(
+        500, "Maximum number of records of one poll.", unit="records", low=1, high=INT_MAX, spellings=((None, INT_MAX),)
+    )
     enable_auto_commit: bool = option(True, "Commit the records of earlier polls periodically; needs a group.")
     auto_commit_interval_ms: int = option(5_000, "Time between two automatic commits.", unit="ms", low=0, high=INT_MAX)
     auto_offset_reset: str = option(
@@ -297,17 +340,17 @@ class ConsumerConfig(Options):
     )
     consumer_timeout_ms: int | None = option(
         None, "Iteration ends if no record arrives for this time; None: it never ends.", "int", unit="ms", low=0,
-        optional=True, differs="kafka-python's name; Kafka's consumer has no iteration.",
+        optional=True, spellings=((inf, None),), differs="kafka-python's name; Kafka's consumer has no iteration.",
     )
     interceptor_classes: tuple[Any, ...] = option(
         (), "Objects or classes whose `on_consume` gets the records and `on_commit` the committed offsets, in this order.",
         "objects"
     )
     key_deserializer: Deserializer[Any] | None = option(
-        None, "Converts bytes to a key; None: keys are bytes.", "callable", optional=True
+        None, "Converts bytes to a key; None: keys are bytes.", "deserializer", optional=True
     )
     value_deserializer: Deserializer[Any] | None = option(
-        None, "Converts bytes to a value; None: values are bytes.", "callable", optional=True
+        None, "Converts bytes to a value; None: values are bytes.", "deserializer", optional=True
     )
     metadata_max_age_ms: int = option(
         300_000, "Longest time until a new topic or partition is known.", unit="ms", low=0,

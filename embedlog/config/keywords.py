@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from embedlog.config.options import nearest
+from embedlog.config.other_clients import with_hints
 from embedlog.errors import UnknownOptionError
 
 Class = TypeVar("Class", bound=type)
@@ -23,7 +24,16 @@ IN_SECONDS = "the time to wait is timeout=, in seconds"
 HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
     "timeout_ms": IN_SECONDS,
     "timeout_s": IN_SECONDS,
-    "listener": "on_assigned, on_revoked and on_lost are callables",
+    "on_assign": "on_assigned= is a callable of a list of partitions",
+    "on_revoke": "on_revoked= is a callable of a list of partitions",
+    "update_offsets": "each poll moves the positions, and seek() sets them",
+    "asynchronous": "commit() waits, and commit_async() does not",
+    "message": "offsets={TopicPartition(topic, partition): record.offset + 1}",
+    "num_messages": "the number is max_records= of poll()",
+    "metadata": "the result contains it: {partition: OffsetAndMetadata}",
+    "new_topics": "topics= is a list of names or of embedlog.NewTopic",
+    "validate_only": "the call changes the log; there is no trial",
+    "group_coordinator_id": "there is no coordinator",
     "timestamps": "timestamps_ms is one int, or one per row",
     "autocommit": "the option is enable_auto_commit of the consumer",
 }
@@ -44,7 +54,7 @@ def checked(cls: Class) -> Class:
             if not any(each.kind is each.VAR_KEYWORD for each in parameters):
                 named = (each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD))
                 setattr(cls, name, _checked(verb, tuple(named)[1:]))
-    return cls
+    return with_hints(cls)
 
 
 def part_of(name: str) -> Callable[[Class], Class]:

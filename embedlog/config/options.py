@@ -15,8 +15,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
+from embedlog.config import typed_options
+from embedlog.config.conversions import is_object
 from embedlog.errors import ConfigError, UnknownOptionError
 
 INT_MAX = 2**31 - 1
@@ -26,13 +29,20 @@ _WORDS = {
     "bool": "true or false",
     "text": "a text that is not empty",
     "callable": "a callable",
-    "serializer": "a callable of the data, an object with serialize(topic, headers, data)",
+    "serializer": "a callable of the data, an object with serialize(topic, headers, data) or serialize(topic, data)",
+    "deserializer": "a callable of the bytes, an object with deserialize(topic, headers, data) or deserialize(topic, data)",
     "objects": "a list",
     "mode": "permission bits that let the owner read and write, as a number or as a text of octal digits",
 }
 _TRUTH = {"true": True, "false": False}
 _OLD_CHOICES = {"smallest": "earliest", "beginning": "earliest", "first": "earliest", "largest": "latest", "end": "latest"}
 _KNOWN: dict[type, dict[str, Option]] = {}  # a cache of options_of: to read the fields costs more than the checks
+_CALLS = {
+    "LogOptions": "embedlog.open()",
+    "TopicOptions": "create_topic() and alter_topic()",
+    "ProducerOptions": "log.producer()",
+    "ConsumerOptions": "log.consumer()",
+}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -52,6 +62,7 @@ class Option:
     example: str = ""  # … and one of them
     differs: str = ""  # the difference from Kafka, with the reason; empty if there is none
     topic_option: str = ""  # the topic option whose default this log option is
+    spellings: tuple[tuple[object, object], ...] = ()  # values of other clients, and their meaning here
 
     def allowed(self) -> str:
         """The accepted values, in words."""
@@ -64,7 +75,9 @@ class Option:
             text = " or ".join([text, *map(str, self.also)])
         else:
             text = _WORDS[self.kind]
-        return text + (" or None" if self.optional else "")
+        text += " or None" if self.optional else ""
+        meanings = ", ".join(f"{_spelled(given)}: {_spelled(meant)}" for given, meant in self.spellings)
+        return f"{text} ({meanings})" if meanings else text
 
 
 def option(default: object, doc: str, kind: str = "", **facts: Any) -> Any:
@@ -222,12 +235,25 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
         if name and each.topic_option == name:
             return UnknownOptionError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
     meant = cls.RENAMED.get(name)
+    if not meant and (calls := _calls_with(underscored(key))):
+        return UnknownOptionError(f"{_short(key)} is not an option of {cls.OWNER_NAME}; it is one of {' and '.join(calls)}")
     near = [underscored(meant)] if meant else nearest(underscored(key), [*cls.ARGUMENTS, *options_of(cls)])
     hint = ""
     if near:
         spelling = dotted(near[0]) if "." in key and near[0] not in cls.ARGUMENTS else near[0]
         hint = f"; did you mean {spelling}?"
     return UnknownOptionError(f"{_short(key)} is not an option of {cls.OWNER_NAME}{hint}")
+
+
+def _calls_with(name: str) -> list[str]:
+    """The calls whose option this is."""
+    own = {"ProducerOptions": {"key_serializer", "value_serializer"}}
+    own["ConsumerOptions"] = {"key_deserializer", "value_deserializer", "group_id"}
+    return [call for kind, call in _CALLS.items() if name in {*getattr(typed_options, kind).__annotations__, *own.get(kind, ())}]
+
+
+def _spelled(value: object) -> str:
+    return "an empty text" if value == "" else str(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -237,6 +263,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 def _checked(known: Option, key: str, value: object) -> Any:
     """The value in the type of the option. Raises ConfigError with key, range and value."""
+    for given, meant in known.spellings:
+        if type(value) is type(given) and value == given:
+            value = meant
     if value is None and known.optional:
         return None
     try:
@@ -321,6 +350,8 @@ def _to_text(value: object) -> str:
 
 
 def _to_choice(value: object) -> str:
+    if isinstance(value, Enum) and not isinstance(value, str):
+        return value.name.lower()  # such as kafka-python's IsolationLevel
     return _to_text(str(value) if type(value) is int else value)
 
 
@@ -339,7 +370,11 @@ def _to_callable(value: object) -> Callable[..., Any]:
 
 
 def _to_serializer(value: object) -> object:
-    return value if callable(getattr(value, "serialize", None)) else _to_callable(value)
+    return value if is_object(value, "serialize") else _to_callable(value)
+
+
+def _to_deserializer(value: object) -> object:
+    return value if is_object(value, "deserialize") else _to_callable(value)
 
 
 _CONVERTERS: dict[str, Callable[[object], Any]] = {
@@ -353,4 +388,5 @@ _CONVERTERS: dict[str, Callable[[object], Any]] = {
     "objects": _to_list,
     "callable": _to_callable,
     "serializer": _to_serializer,
+    "deserializer": _to_deserializer,
 }

@@ -1,4 +1,4 @@
-"""Defines the options of topics and of a log directory, and exports those of producers and consumers.
+"""Defines the options of topics and of a log directory.
 
 TOPICCONFIG-1  names, meanings, ranges and defaults are Kafka 4's, unless the field states a difference and its reason
 TOPICCONFIG-2  the configuration of a topic is the defaults of the log, overlaid with the settings of the topic
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from embedlog.config.client import ConsumerConfig, ProducerConfig
 from embedlog.config.options import (
     INT_MAX,
     LONG_MAX,
@@ -28,7 +27,7 @@ from embedlog.config.options import (
 from embedlog.config.set_options import SetOptions
 from embedlog.errors import ConfigError, RecordTooLargeError
 
-__all__ = ["ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig", "parse"]
+__all__ = ["LogConfig", "TopicConfig", "parse"]
 
 DAY_MS = 86_400_000
 CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
@@ -191,6 +190,7 @@ class LogConfig(SetOptions):
     REFUSED: ClassVar[Mapping[str, str]] = {
         r"log\.dirs?": "the directory is the first argument of open()",
         r"(broker|node)\.id": "meta.properties contains the identity of the node",
+        r"bootstrap\..*|metadata\.broker\.list": _NO_SERVER,
         r"(advertised\.)?listeners|listener\..*|inter\.broker\..*|num\.(network|io)\.threads|queued\..*|socket\..*"
         r"|connections?\..*|max\.connections.*|ssl\..*|sasl\..*|security\..*|authorizer\..*|quota\..*": _NO_SERVER,
         r"zookeeper\..*|controller\..*|process\.roles|metadata\.log\..*|broker\..*": "there is no server and no controller",

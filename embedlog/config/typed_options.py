@@ -147,7 +147,7 @@ class ProducerOptions(TypedDict, total=False):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     max_in_flight_requests_per_connection: int
-    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None
     compression_gzip_level: int
     compression_lz4_level: int
     compression_zstd_level: int
@@ -172,7 +172,7 @@ class ConsumerOptions(TypedDict, total=False):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
-    max_poll_records: int
+    max_poll_records: int | None
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     auto_offset_reset: Literal["earliest", "latest", "none"]

@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.options import parse
+from embedlog.config.timeouts import seconds
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.consumer.metrics import ConsumerMetrics
 from embedlog.consumer.offset_committer import Callback
 from embedlog.consumer.offset_lookup import OffsetLookup
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
-from embedlog.consumer.rebalance_listener import Listener
+from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.consumer.subscription import Subscription
 from embedlog.consumer.thread_guard import BoundedGuard, ThreadGuard
 from embedlog.errors import (
@@ -48,7 +49,6 @@ from embedlog.types import (
     OffsetAndTimestamp,
     TopicPartition,
     by_partition,
-    seconds,
     topic_partition,
     topic_partitions,
 )
@@ -125,18 +125,23 @@ class Consumer(Generic[K, V]):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        listener: object = None,
     ) -> None:
         """Read all partitions of these topics, or of topics whose whole name matches; replaces the previous subscription.
 
+        `on_assigned`, `on_revoked` and `on_lost` are callables of a list of TopicPartition, called inside `poll` and other calls
+        of this consumer. `listener` is one object with methods instead, as in other clients: `on_partitions_assigned`,
+        `on_partitions_revoked`, `on_partitions_lost`.
         Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
         """
         with self._using():
-            if on_assigned or on_revoked or on_lost:
+            listeners = listeners_of(listener, (on_assigned, on_revoked, on_lost))
+            if any(each is not None for each in listeners):
                 self._grouped("subscribe() with listeners")
             if topics is not None and not isinstance(topics, str) and not (topics := list(topics)):
                 return self._unsubscribe()
             if self._group is not None:
-                return self._group.subscribe(topics, pattern, (on_assigned, on_revoked, on_lost))
+                return self._group.subscribe(topics, pattern, listeners)
             self._subscription.subscribe(topics, pattern)
             try:
                 self._reading.follow(self._subscription, first=True)
@@ -394,6 +399,10 @@ class Consumer(Generic[K, V]):
         return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"
 
     if not TYPE_CHECKING:  # operations of other clients' consumers; type checkers should refuse them
+
+        def __new__(cls, *arguments: Any, **options: Any) -> Self:
+            other_clients.check_maker("log.consumer(*topics, …)", arguments or (options.get("engine", ""),))
+            return super().__new__(cls)
 
         def __getitem__(self, index: object) -> NoReturn:
             raise TypeError("a consumer is not a sequence: poll() returns a list of records, seek() sets the position")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from embedlog._native._rows import Record
 from embedlog.columns.batch import records_of
 from embedlog.columns.chunks import BATCH_GUESS, Chunk, read_chunk
+from embedlog.columns.deserialization import Deserializers
 from embedlog.config.client import Deserializer
 from embedlog.consumer.positions import Cursor
 from embedlog.consumer.truncation import check_position
@@ -46,9 +47,8 @@ class Fetcher:
         self.spent_s = self.spent_max_s = 0.0
         self._max_bytes = max_bytes
         self._batch_bytes = BATCH_GUESS
-        self._key_deserializer = key_deserializer
-        self._value_deserializer = value_deserializer
-        self._deserializes = key_deserializer is not None or value_deserializer is not None
+        self._deserializers = Deserializers(key_deserializer, value_deserializer)
+        self._deserializes = self._deserializers.present
 
     def fill(self, cursor: Cursor) -> bool:
         """Fetch until the cursor has a record to return: False if the partition has no more.
@@ -168,25 +168,11 @@ class Fetcher:
     def _deserialized(self, records: list[Record]) -> list[Record]:
         """The records with deserialized keys and values, up to the first failure (FETCHER-3)."""
         made: list[Record] = []
-        for r in records:
+        for record in records:
             try:
-                key = _apply(self._key_deserializer, r.key)
-                value = _apply(self._value_deserializer, r.value)
-            except Exception as cause:
+                made.append(self._deserializers.record(record))
+            except SerializationError:
                 if made:
                     return made
-                raise SerializationError(
-                    f"the deserializer raised {cause!r}; seek past the record to continue",
-                    topic=r.topic,
-                    partition=r.partition,
-                    offset=r.offset,
-                ) from cause
-            made.append(
-                Record(r.topic, r.partition, r.offset, r.timestamp_ms, r.timestamp_type, key, value, r.headers, r.leader_epoch)
-            )
+                raise
         return made
-
-
-def _apply(deserializer: Deserializer[Any] | None, data: bytes | None) -> Any:
-    """A null stays None: the deserializer is not called."""
-    return data if deserializer is None or data is None else deserializer(data)

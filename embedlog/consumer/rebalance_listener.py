@@ -23,6 +23,23 @@ logger = logging.getLogger("embedlog.consumer")
 
 Listener = Callable[[list[TopicPartition]], object]
 Partitions = Collection[TopicPartition]
+Three = tuple[Listener | None, Listener | None, Listener | None]  # on_assigned, on_revoked, on_lost
+
+_METHODS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
+
+
+def listeners_of(given: object, callables: Three) -> Three:
+    """The callables of `subscribe`, or the methods of its listener object. Raises TypeError for both, and for another object."""
+    if given is None:
+        return callables
+    if any(each is not None for each in callables):
+        raise TypeError("listener= has the methods, so on_assigned=, on_revoked= and on_lost= are not given with it")
+    if isinstance(given, type):
+        raise TypeError(f"listener: an instance of {given.__name__} is expected, not the class")
+    methods: list[Listener | None] = [getattr(given, name, None) for name in _METHODS]
+    if not any(methods):
+        raise TypeError(f"listener: an object with methods such as on_partitions_assigned, not {given!r:.100}")
+    return methods[0], methods[1], methods[2]
 
 
 def to_revoke(owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]) -> list[TopicPartition] | None:
@@ -62,9 +79,11 @@ class Listeners:
 
     def listen(self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None) -> None:
         """Set the callables. Raises TypeError for an object that is not callable."""
-        for name, given in (("on_assigned", assigned), ("on_revoked", revoked), ("on_lost", lost)):
+        named: list[tuple[str, object]] = [("on_assigned", assigned), ("on_revoked", revoked), ("on_lost", lost)]
+        for name, given in named:
             if given is not None and not callable(given):
-                raise TypeError(f"{name}: a callable of a list of partitions, not {given!r}")
+                hint = "; listener= takes such an object" if any(hasattr(given, each) for each in _METHODS) else ""
+                raise TypeError(f"{name}: a callable of a list of partitions, not {given!r:.100}{hint}")
         self._assigned, self._revoked, self._lost = assigned, revoked, lost
 
     def assigned(self, tps: list[TopicPartition]) -> None:
@@ -106,4 +125,4 @@ class Listeners:
             raise error
 
 
-__all__ = ["Change", "Listener", "Listeners", "change", "to_revoke"]
+__all__ = ["Change", "Listener", "Listeners", "change", "listeners_of", "to_revoke"]

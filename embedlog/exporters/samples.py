@@ -24,9 +24,10 @@ _OF_LEADERS: Final = (
 )  # fmt: skip
 _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {  # the names in `log.metrics()` by the prefix of their level
     "": (
-        *_METERS, *_OF_LEADERS, "ActiveBrokerCount", "FailedIsrUpdatesPerSec", "FencedBrokerCount", "GlobalPartitionCount",
-        "GlobalTopicCount", "IsrExpandsPerSec", "IsrShrinksPerSec", "LeaderElectionRateAndTimeMs", "LogCleanRateAndTimeMs",
-        "LogFlushRateAndTimeMs", "LogLoadRateAndTimeMs", "OfflineLogDirectoryCount", "OfflinePartitionsCount",
+        *_METERS, *_OF_LEADERS, "ActiveBrokerCount", "AppendLockWaitRateAndTimeMs", "FailedIsrUpdatesPerSec", "FencedBrokerCount",
+        "GlobalPartitionCount", "GlobalTopicCount", "IsrExpandsPerSec", "IsrShrinksPerSec", "LeaderElectionRateAndTimeMs",
+        "LogCleanRateAndTimeMs", "LogFlushRateAndTimeMs", "LogLoadRateAndTimeMs", "OfflineLogDirectoryCount",
+        "OfflinePartitionsCount",
         "PreferredReplicaImbalanceCount", "RecoveredLogs", "ReplicationBytesInPerSec", "ReplicationBytesOutPerSec",
         "UncleanLeaderElectionsPerSec", "cleaner-recopy-percent", "max-clean-time-secs",
     ),

@@ -83,6 +83,8 @@ def clean(
     """
     if (batches["magic"] < 2).any():
         raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
+    if not len(batches):
+        return  # all of them were removed by an earlier pass
     cleaner = codec.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
     packed = (batches["attributes"] & CODEC_MASK) != 0
     borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])).tolist()

@@ -150,20 +150,22 @@ class Shares(NamedTuple):
 
 
 class Traffic:
-    """Bytes and records of one topic that this process appended with writers that were dropped, and bytes that it read.
+    """Bytes, records and waits of one topic of the writers of this process that were dropped, and bytes that it read.
 
     Readers add to `bytes_out` without a lock: an addition to an attribute is one step for the interpreter's lock.
     """
 
-    __slots__ = ("bytes_in", "bytes_out", "records_in")
+    __slots__ = ("bytes_in", "bytes_out", "lock_waited_ns", "lock_waits", "records_in")
 
     def __init__(self) -> None:
-        self.bytes_in = self.bytes_out = self.records_in = 0
+        self.bytes_in = self.bytes_out = self.records_in = self.lock_waits = self.lock_waited_ns = 0
 
     def take(self, writer: system.Writer) -> None:
         """Add the counts of a writer that is dropped."""
         self.bytes_in += int(writer.raw.appended_bytes)
         self.records_in += int(writer.raw.appended_records)
+        self.lock_waits += int(writer.raw.lock_waits)
+        self.lock_waited_ns += int(writer.raw.lock_waited_ns)
 
 
 class Holder(Protocol):

@@ -9,7 +9,7 @@ PARTITIONSTATE-4  a read-only reader follows a live control page if there is one
 from __future__ import annotations
 
 import contextlib
-import socket
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -405,7 +405,7 @@ class PartitionState:
         path, since = self.path / file_names.LOCK, ""
         if self.page_file is not None and (pid := self.page_file.page.word(system.WORD_OWNER)):
             age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
-            owner, since = f"pid {pid} on {socket.gethostname()}", f" for {age_s:.1f} s"
+            owner, since = f"pid {pid} on {os.uname().nodename}", f" for {age_s:.1f} s"
         else:  # between the lock and the owner word
             owner = lock_holders.held_by(path) or "an unknown process"
         return LockTimeoutError(f"append lock not free before the deadline: held by {owner}{since}", path=path)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from embedlog.columns.ingest import Piece, bytes_like, normal_headers, pieces_of, rows_of
+from embedlog.config.conversions import by_method
 from embedlog.errors import (
     BufferExhaustedError,
     ClosedError,
@@ -55,7 +56,7 @@ from embedlog.types import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Router
-    from embedlog.config.topic import ProducerConfig
+    from embedlog.config.client import ProducerConfig
     from embedlog.engine import Engine
     from embedlog.producer.transaction_manager import NoTransaction, Transaction
 
@@ -156,7 +157,7 @@ class Pipeline:
             return bytes_like(serialize(given.topic, headers, data), what)
         except Exception as error:
             message = f"the {what}_serializer failed on a record: {error}"
-            raise SerializationError(message, topic=given.topic, partition=given.partition) from error
+            raise SerializationError(message, topic=given.topic, partition=given.partition, field=what) from error
 
     def _chosen_partition(
         self, topic_target: TopicTarget, given: ProducerRecord, key: bytes | None, value: bytes | None
@@ -405,10 +406,7 @@ def _as_method(serializer: Any) -> Serialize | None:
     """A user's serializer as a function of topic, headers and data: an object with such a method, or a callable of the data."""
     if serializer is None:
         return None
-    if hasattr(serializer, "serialize"):
-        method: Serialize = serializer.serialize
-        return method
-    return lambda topic, headers, data: serializer(data)
+    return by_method(serializer, "serialize") or (lambda topic, headers, data: serializer(data))
 
 
 def _arrived(batch_send: BatchSend, future: Future) -> None:

@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from embedlog._native import system
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
+from embedlog.config.timeouts import seconds
 from embedlog.errors import DeadlineError, EmbedlogError, printable
 from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.idempotence import Transactional
@@ -29,7 +30,7 @@ from embedlog.producer.metrics import producer_metrics
 from embedlog.producer.pipeline import Pipeline
 from embedlog.producer.sender import Sender
 from embedlog.producer.transaction_manager import FAILED, NoTransaction, Transaction
-from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
+from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
@@ -80,10 +81,10 @@ class Producer(Generic[K, V]):
         topic: str,
         value: V | None = None,
         key: K | None = None,
+        headers: Headers | None = (),
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Headers = (),
     ) -> Future[RecordMetadata]:
         """Send one record and return the future of its result.
 
@@ -271,6 +272,10 @@ class Producer(Generic[K, V]):
         self._accumulator.detach()  # the thread sends the buffered records, and ends
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
+
+        def __new__(cls, *arguments: Any, **options: Any) -> Self:
+            other_clients.check_maker("log.producer(…)", arguments or (options.get("engine", ""),))
+            return super().__new__(cls)
 
         def __aenter__(self) -> NoReturn:
             raise TypeError("a Producer supports `with`; use log.async_producer(…) for `async with`")

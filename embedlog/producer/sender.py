@@ -44,7 +44,8 @@ from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
-    from embedlog.config.topic import ProducerConfig, TopicConfig
+    from embedlog.config.client import ProducerConfig
+    from embedlog.config.topic import TopicConfig
     from embedlog.engine import Engine
 
 logger = logging.getLogger("embedlog.producer")

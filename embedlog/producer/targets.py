@@ -20,7 +20,8 @@ from embedlog.format.record_columns import HEADER_SIZE
 
 if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
-    from embedlog.config.topic import ProducerConfig, TopicConfig
+    from embedlog.config.client import ProducerConfig
+    from embedlog.config.topic import TopicConfig
     from embedlog.format.record_batch import EncodedRun, Stamp
     from embedlog.partition.log_context import AppendProgress, DirectTarget
 

@@ -49,20 +49,25 @@ def read_offsets(path: str | os.PathLike[str]) -> Offsets:
     return _read_offsets(path) or {}
 
 
+def read_exactly(path: str | os.PathLike[str]) -> Offsets:
+    """As `read_offsets`, but a damaged cache is an error, too."""
+    found: Offsets = {}
+    for number, parts in _read_entries(path, 3):
+        if not _is_name(parts[0]):
+            raise malformed(path, number, "the name of a topic", repr(parts[0][:300]))
+        found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(path, number, parts[2], LONG_MAX)
+    return found
+
+
 def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
     """As `read_offsets`, but None for a damaged cache."""
-    found: Offsets = {}
     try:
-        for number, parts in _read_entries(path, 3):
-            if not _is_name(parts[0]):
-                raise malformed(path, number, "the name of a topic", repr(parts[0][:300]))
-            found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(path, number, parts[2], LONG_MAX)
+        return read_exactly(path)
     except (ForeignDirectoryError, CorruptRecordError) as problem:
         if os.path.basename(os.fspath(path)) not in file_names.CACHES:
             raise
         logger.warning("damaged checkpoint ignored; it is a cache and will be rebuilt: %s", problem)
         return None
-    return found
 
 
 def _is_name(topic: str) -> bool:

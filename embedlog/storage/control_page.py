@@ -158,6 +158,12 @@ class DurableRecord:
     def read(self) -> Durable | None:
         return self._newest(files.read_bytes(self.path) or b"")
 
+    def invalid_slots(self) -> list[int]:
+        """The positions of slots that were written, and are not valid."""
+        raw = files.read_bytes(self.path) or b""
+        parts = {at: raw[at : at + _SLOT.size] for at in range(0, len(raw), _SLOT.size)}
+        return [at for at, part in parts.items() if part.strip(b"\0") and self._slot(part) is None]
+
     def _newest(self, raw: bytes) -> Durable | None:
         found = [each for at in (0, _SLOT.size) if (each := self._slot(raw[at : at + _SLOT.size])) is not None]
         return max(found, key=lambda each: each.sequence, default=None)

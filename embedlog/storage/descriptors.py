@@ -41,7 +41,9 @@ class Handles:
     def __init__(self, limit: int, fresh: bool = False) -> None:
         self._limit = max(1, limit)
         self._fresh = fresh  # open for each use: only an open revalidates what a network file system has cached
-        self._mutex = threading.Lock()
+        self._mutex = (
+            threading.RLock()
+        )  # the collector can release the file of a lost reader inside of a section of its own thread
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
         self._closed = False

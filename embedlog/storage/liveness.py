@@ -5,7 +5,9 @@ LIVENESS-2  slots are reused: the nonce distinguishes the present holder from th
 LIVENESS-3  a lock is invisible to the descriptor that holds it, so other slots are probed through a second descriptor
 LIVENESS-4  a forked child closes both at once: inherited descriptors would keep the parent's slots locked
 LIVENESS-5  a lease shows more: a native thread writes heartbeats while the process runs, and stops when the polls stop (`Lease`)
-LIVENESS-6  a lease holder checks the lease before it acts: nothing can notify a suspended process that its lease expired
+LIVENESS-6  the mutex is reentrant: the garbage collector can end the lease of a lost consumer inside of a section of its own
+    thread. Such an end changes the entry of its own slot only
+LIVENESS-7  a lease holder checks the lease before it acts: nothing can notify a suspended process that its lease expired
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class Liveness:
         self.path = directory / file_names.SLOTS
         self._mode = mode
         self._entry_locks_at = _ENTRY_LOCKS_AT if locked else 0
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._held: dict[int, int] = {}  # nonce by slot
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._holder_fd = self._probe_fd = -1
@@ -174,7 +176,7 @@ class Liveness:
             files.close_inherited(fd)
         self._holder_fd = self._probe_fd = -1
         self._held.clear()
-        self._mutex = threading.Lock()  # another thread of the parent may have held it during the fork
+        self._mutex = threading.RLock()  # another thread of the parent may have held it during the fork
         self._forked = True
 
     # ---- slots of other processes ------------------------------------------------------------------

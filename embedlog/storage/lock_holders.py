@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def held_by(path: str | os.PathLike[str], *, others: bool = False) -> str:
     pids = sorted(pid for pid in seen if not others or pid != os.getpid())
     named = ", ".join(f"pid {pid}{' (this process)' if pid == os.getpid() else ''}" for pid in pids[:3])
     more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
-    return f"{named}{more} on {socket.gethostname()}" if pids else ""
+    return f"{named}{more} on {os.uname().nodename}" if pids else ""
 
 
 def in_use(message: str, path: Path, *, others: bool = True) -> DirectoryInUseError:

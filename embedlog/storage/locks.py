@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -141,7 +140,7 @@ class LockFile:
 
     def sign(self) -> None:
         """Write the holder's process id into the file: for messages only."""
-        note = f"pid {os.getpid()} on {socket.gethostname()}\n".ljust(96).encode()[:96]
+        note = f"pid {os.getpid()} on {os.uname().nodename}\n".ljust(96).encode()[:96]
         system.pwrite(self.fd, note, 0)
 
     def owner(self) -> str:

@@ -78,7 +78,7 @@ def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
     """Smallest timestamp and lateness of adjacent segments; the result also holds for any remaining part of them."""
     newest, oldest, lateness_ms = -1, EMPTY_MS, 0
     for info in infos:
-        lateness_ms = max(lateness_ms, info.lateness_ms, newest - info.min_timestamp)
+        lateness_ms = max(lateness_ms, info.lateness_ms, newest - max(info.min_timestamp, 0))  # -1: the result is unknown
         newest, oldest = max(newest, info.max_timestamp), min(oldest, info.min_timestamp)
     return oldest, lateness_ms
 
@@ -231,6 +231,11 @@ class Manifest:
     def whole(self) -> bool:
         """Whether the last refresh understood all of the file."""
         return self._size == self._read
+
+    @property
+    def understood_bytes(self) -> int:
+        """The bytes of the file that the last refresh understood."""
+        return self._read
 
     def begin(self, start: Start) -> None:
         """Create the manifest of a new log with its first record; the first sync of the log also syncs it.

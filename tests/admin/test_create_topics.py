@@ -19,7 +19,8 @@ def test_a_topic_that_is_there_already_can_be_right(log: Any, other: Any) -> Non
     assert log.create_topic("events", 2, retention_ms=5, exist_ok=True) is True
     before = other.describe_topic("events")
     for each in (log, other):
-        assert each.create_topic("events", 3, {"retention.ms": 7}, exist_ok=True) is False
+        assert each.create_topic("events", 2, {"retention.ms": 5}, exist_ok=True) is False
+        assert each.create_topic("events", 1, exist_ok=True, cleanup_policy="delete") is False, "as it is, also by default"
     assert log.describe_topic("events") == before, "it stays as it is"
     with pytest.raises(e.TopicExistsError, match="exist_ok=True"):
         log.create_topic("events", 2)
@@ -46,9 +47,24 @@ def test_a_topic_that_somebody_makes_meanwhile_is_right_too(log: Any, other: Any
     assert log.describe_topic("events").partition_count == 4
 
 
+def test_a_topic_that_contradicts_the_call_is_refused_with_all_differences(log: Any, other: Any) -> None:
+    log.create_topic("events", 2, retention_ms=5)
+    before = tree(log.path)
+    with pytest.raises(e.TopicMismatchError) as caught:
+        other.create_topic("events", 3, {"retention.ms": 7, "segment.ms": 8}, exist_ok=True)
+    assert caught.value.differences == {"retention.ms": ("7", "5"), "segment.ms": ("8", "604800000"), "partitions": (3, 2)}
+    assert isinstance(caught.value, e.TopicExistsError)
+    assert "partitions: wanted 3, has 2" in str(caught.value)
+    with pytest.raises(e.TopicMismatchError):
+        other.create_topics(["more", embedlog.NewTopic("events", 3)], exist_ok=True)
+    assert tree(log.path) == before, "a call that is refused creates none of its topics"
+    log.create_partitions("events", 4)
+    assert other.create_topic("events", 2, exist_ok=True) is False, "partitions may have been added"
+
+
 def test_many_topics_are_made_in_one_step(log: Any, other: Any) -> None:
     log.create_topic("b", 2)
-    wanted = ["a", embedlog.NewTopic("b", 3), embedlog.NewTopic("c", 3, {"segment.ms": 5})]
+    wanted = ["a", embedlog.NewTopic("b", 2), embedlog.NewTopic("c", 3, {"segment.ms": 5})]
     with pytest.raises(e.TopicExistsError, match="'b'"):
         log.create_topics(wanted)
     assert other.topics() == ["b"], "nothing is made if one of them cannot be"

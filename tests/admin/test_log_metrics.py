@@ -8,7 +8,10 @@ from pathlib import Path
 
 import embedlog
 from embedlog import TopicPartition
+from embedlog._native import system
 from embedlog.admin.log_metrics import report
+from embedlog.storage import file_names
+from tests.support.producer_helpers import wait_until
 
 QUIET = {"housekeeping": False}
 PATIENT_S = 20.0
@@ -134,3 +137,22 @@ def test_without_a_majority_no_lag_of_groups_is_read(tmp_path: Path) -> None:
         log.reset_group_offsets("g", ["t"], to="earliest")
         assert set(report(log._engine, log.replicas())["groups"]) == {"g"}
         assert report(log._engine, replace(log.replicas(), can_decide=False))["groups"] == {}
+
+
+def test_waits_for_the_append_lock_of_another_process_are_timed(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log, log.producer(linger_ms=0) as producer:
+        log.create_topic("t")
+        producer.send("t", b"x").result(PATIENT_S)
+        assert log.metrics()["AppendLockWaitRateAndTimeMs"]["Count"] == 0
+        [directory] = log._engine.directories
+        writer = directory.partitions["t", 0].direct_target.writer
+        assert writer is not None
+        with (tmp_path / "t-0" / file_names.LOCK).open("rb+") as held:
+            assert system.lock_try(held.fileno(), True) == 0
+            sent = producer.send("t", b"y")
+            wait_until(lambda: writer.raw.lock_waited_ns > 0)
+        sent.result(PATIENT_S)
+        found = log.metrics()["AppendLockWaitRateAndTimeMs"]
+        assert found["Count"] == 1
+        assert 0 < found["Max"] <= found["Mean"]  # the mean is of the whole wait, which had several parts
+        assert log.metrics()["AppendLockWaitRateAndTimeMs"]["Max"] == found["Max"]

@@ -24,6 +24,9 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["query", "-t", "events:0:0"],
     ["du", "--json"],
     ["dump", "events-0", "--print-data-log"],
+    ["check"],
+    ["repair", "--json"],
+    ["handover", "to-kafka", "--dry-run", "--json"],
     ["metrics", "--json"],
     ["replicas", "--json"],
     ["reassign", "--list"],
@@ -31,8 +34,8 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["perf", "producer", "--topic", "events", "--num-records", "10", "--record-size", "10"],
     ["verifiable", "consumer", "--topic", "events", "--group-id", "readers", "--max-messages", "1"],
 )
-# test_replicas.py, test_processes.py, test_transfer_kills.py: they need a place for files, a set, or an open log
-ELSEWHERE = {"backup", "elect", "export", "import", "who"}
+# Their tests are in test_replicas.py, test_processes.py, test_transfer_kills.py, test_mirror.py and tests/console
+ELSEWHERE = {"backup", "restore", "console", "elect", "export", "import", "mirror", "who"}
 
 
 def commands() -> Iterator[tuple[str, bytes, list[str]]]:

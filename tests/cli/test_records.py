@@ -228,3 +228,20 @@ def test_plain_lines_equal_those_of_the_records(rng: random.Random) -> None:
         delimiter = rng.choice([b"\n", b"\r\n", b""])
         expected = b"".join(value + delimiter for value in values[first:last])
         assert bytes(plain_lines(batch, first, last, delimiter)) == expected
+
+
+def test_a_bounded_reading_of_several_partitions_begins_and_ends_where_it_is_told(
+    events: Callable[..., Any], tmp_path: Path
+) -> None:
+    with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
+        log.create_topic("wide", 3)
+        for number in range(60):
+            producer.send("wide", b"%d" % number if number % 5 else None, partition=number % 2)
+    whole = [None if number % 5 == 0 else b"%d" % number for part in (0, 1) for number in range(part, 60, 2)]
+    expected = [b"NULL" if value is None else value for value in whole]
+    assert events("cat", "wide", "-Z").out.encode().splitlines() == expected
+    assert events("consume", "wide", "-e", "-o", "-4", "-Z").out.encode().splitlines() == expected[26:30] + expected[56:]
+    assert events("cat", "wide", "-c", "33", "-Z").out.encode().splitlines() == expected[:33]
+    assert events("cat", "wide", "-p", "1", "-Z").out.encode().splitlines() == expected[30:]
+    assert events("cat", "wide", "-p", "2").status == 1
+    assert events("cat", "wide", "-X", "fetch.max.bytes=2000", "-Z", "-p", "1").out.encode().splitlines() == expected[30:]

@@ -389,3 +389,25 @@ def test_an_error_of_the_progress_ends_the_reading(engine: FakeEngine) -> None:
     scan = Scan(engine, "a", ScanBounds(), progress=fail)  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
         scan.to_arrow()
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+def test_batches_have_the_rows_of_the_records(engine: FakeEngine) -> None:
+    scan = scan_of(engine, "a", start_offset=3)
+    found = list(scan.batches())
+    assert [record for batch in found for record in batch.records()] == list(scan.records())
+    assert len({batch.base_offset for batch in found}) > 2, "several chunks of each partition"
+
+
+def test_a_batch_has_the_columns_of_its_scan_and_no_others(engine: FakeEngine) -> None:
+    first = next(scan_of(engine, "a", columns=["value", "offset"]).batches())
+    assert list(first.values)[:2] == [b"v0", b"v1"]
+    assert first.offsets[:2].tolist() == [0, 1]
+    assert pyarrow.record_batch(first).schema.names == ["value", "offset"]
+    for read in ("keys", "headers", "timestamps_ms", "timestamp_types", "leader_epochs"):
+        with pytest.raises(ConfigError, match="columns of this batch"):
+            getattr(first, read)
+    with pytest.raises(ConfigError, match=r"expected .*topic"):
+        first.records()

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embedlog.config.client import ConsumerConfig, ProducerConfig
 from embedlog.config.options import LONG_MAX, Options, dotted, options_of, rows, underscored
-from embedlog.config.topic import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig, parse
+from embedlog.config.topic import LogConfig, TopicConfig, parse
 from embedlog.errors import ConfigError, RecordTooLargeError
 from tests.conftest import ROOT
 

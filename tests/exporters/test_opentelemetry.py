@@ -15,7 +15,7 @@ from embedlog.exporters import opentelemetry
 from embedlog.exporters.samples import families, samples
 
 QUIET = {"housekeeping": False}
-TIMERS_WITHOUT_EVENTS = {"leader_election", "log_clean", "log_flush", "log_load"}
+TIMERS_WITHOUT_EVENTS = {"append_lock_wait", "leader_election", "log_clean", "log_flush", "log_load"}
 
 Values = dict[tuple[str, frozenset[tuple[str, Any]]], float]
 

@@ -196,6 +196,10 @@ def reference(every: list[Kept], latest: dict[bytes, int], known_to: int) -> lis
     return [each for each in every if each[0] > known_to or (each[1] is not None and each[0] >= latest[each[1]])]
 
 
+def test_a_log_without_batches_stays_without_batches() -> None:
+    assert cleaned(b"", OffsetMap(64 * 24)) == b""
+
+
 @pytest.mark.parametrize("number", range(40))
 def test_any_log_is_cleaned_as_by_a_dictionary(number: int) -> None:
     seed = random.randrange(2**32)

@@ -85,6 +85,7 @@ import resource, sys, embedlog
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 log = embedlog.open(sys.argv[1], config={"housekeeping": False, "max.open.files": 5000})
 held = []
+list(log.scan("t").records())  # imports need descriptors of their own
 try:
     with log.producer() as producer:
         producer.send("t", b"x", partition=0).result(10)

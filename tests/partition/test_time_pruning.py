@@ -10,14 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars
 import pytest
 
 import embedlog
 import embedlog.duckdb
 import embedlog.polars
-from embedlog import TopicPartition
+from embedlog import TopicPartition, index
 from embedlog._native import codec
+from embedlog.format import record_batch
 from embedlog.storage import file_names, files, manifest
 from tests.conftest import ROOT
 
@@ -365,3 +367,15 @@ def test_joined_segments_are_as_late_as_what_lies_before_them() -> None:
     assert manifest.joined_times([one, two]) == (50, 40)
     assert manifest.joined_times([two, one]) == (50, 40)
     assert manifest.joined_times([one, two._replace(min_timestamp=-1)])[0] == -1
+
+
+def test_the_largest_timestamp_before_a_record_without_one_fits_the_files() -> None:
+    """Found by hostile directories: the lateness was 2^63, which neither page nor manifest can hold."""
+    rows = np.zeros(2, record_batch.BATCH)
+    rows["base_offset"], rows["records"], rows["size"], rows["position"] = (0, 1), 1, 70, (0, 70)
+    rows["max_timestamp"], rows["min_timestamp"] = (2**63 - 1, -1), (2**63 - 1, -1)
+    builder = index.Builder(0, 4096)
+    builder.add(rows, np.zeros(2, np.uint64))
+    assert (builder.min_timestamp, builder.lateness_ms) == (-1, 0)
+    one = manifest.SegmentInfo(0, 70, 1, max_timestamp=2**63 - 1, min_timestamp=2**63 - 1)
+    assert manifest.joined_times([one, one._replace(base=1, min_timestamp=-1)])[1] < 2**63

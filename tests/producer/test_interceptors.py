@@ -195,5 +195,6 @@ def test_a_failing_serializer_says_of_which_record(log: embedlog.Log, batch: boo
     error = caught.value
     assert (error.topic, error.partition, error.offset) == ("t", 2, None)
     assert "the key_serializer failed on a record" in str(error)
-    assert "(topic t, partition 2)" in str(error)
+    assert "(topic t, partition 2, field key)" in str(error)
+    assert error.field == "key"
     assert isinstance(error.__cause__, AttributeError)

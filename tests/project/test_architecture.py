@@ -40,6 +40,7 @@ with embedlog.open("data") as log:
         warm.send("t", b"v", partition=0).result(60)
     with log.producer(compression_type="lz4") as producer:      # a compressed batch is for the producer's thread
         traced(lambda: producer.send("t", b"v", partition=0).result(60))
+    log.scan("t").to_arrow()  # imports count as calls
     plain = log.consumer("t", auto_offset_reset="earliest")
     traced(lambda: plain.poll(60))
     traced(lambda: log.scan("t", start_time=0, end_time=2**42).to_arrow())

@@ -19,6 +19,7 @@ LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 PROGRAMS = ROOT / "docs" / "recipes.md"  # each block is a program of its own
 ELSEWHERE = (
     ROOT / "docs" / "delivery.md",  # run, and killed, by tests/project/test_delivery_docs.py
+    ROOT / "docs" / "testing.md",  # tests, run by tests/testing/test_page.py
     ROOT / "docs" / "spark.md",  # run in the session of tests/spark/test_spark.py
 )
 MAKE = re.compile(r"^(?:\$ )?make ([a-z-]+)", re.MULTILINE)

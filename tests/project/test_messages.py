@@ -9,6 +9,7 @@ import datetime
 import errno
 import logging
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import embedlog
-from embedlog import TopicPartition, types
+from embedlog import TopicPartition
 from embedlog.errors import (
     ConfigError,
     EmbedlogError,
@@ -36,11 +37,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with embedlog.open(tmp_path_factory.mktemp("messages") / "log", config=QUIET) as opened:
         opened.create_topic("orders", 2)
         yield opened
-
-
-@pytest.fixture(autouse=True)
-def not_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(types, "_warned", set())
 
 
 Act = Callable[[Any], Any]
@@ -134,7 +130,10 @@ CALLS: dict[str, Row] = {
     "flush('1')": (producer(lambda made: made.flush("1")), TypeError, ("flush()", "seconds or None", "'1'")),
     "flush(-1)": (producer(lambda made: made.flush(-1)), ConfigError, ("flush()", "None to wait forever")),
     "result('1')": (producer(lambda made: made.send("orders", b"v").result("1")), TypeError, ("seconds or None", "'1'")),
-    "subscribe(listener=)": (consumer(lambda made: made.subscribe(["orders"], listener=5)), UnknownOptionError, ("on_assigned",)),
+    "subscribe(listener=)": (consumer(lambda made: made.subscribe(["orders"], listener=5)),
+                             TypeError, ("on_partitions_assigned",)),
+    "subscribe(on_assign=)": (consumer(lambda made: made.subscribe(["orders"], on_assign=print)),
+                              UnknownOptionError, ("on_assigned= is a callable",)),
     "commit(timeout_ms=)": (consumer(lambda made: made.commit(timeout_ms=5)),
                             UnknownOptionError, ("Consumer.commit()", "in seconds")),
     "close(timeout_ms=)": (producer(lambda made: made.close(timeout_ms=5)),
@@ -299,16 +298,32 @@ def test_plausible_timestamps_are_not_mentioned(log: Any, caplog: pytest.LogCapt
     assert warnings_of(caplog) == []
 
 
-def test_a_wait_that_was_perhaps_meant_in_milliseconds_is_mentioned_once(log: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with log.producer() as made, log.consumer("orders", auto_offset_reset="earliest") as reader:
-        made.send("orders", b"v").result(10)
-        for _ in range(2):
-            assert reader.poll(1000, max_records=1)
+def test_a_wait_that_was_perhaps_meant_in_milliseconds_warns_once_for_each_line(log: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught, log.producer() as made:
+        warnings.simplefilter("default")
+        with log.consumer("orders", auto_offset_reset="earliest") as reader:
+            made.send("orders", b"v").result(10)
+            for _ in range(2):
+                assert reader.poll(1000, max_records=1)
+                made.flush(5000)
             made.flush(5000)
-        made.flush(100)
-    said = warnings_of(caplog)
-    assert [each.split()[0] for each in said] == ["poll()", "flush()"], said
-    assert all("in seconds" in each for each in said)
+            made.flush(100)
+    said = [str(each.message) for each in caught]
+    assert [each.split()[0] for each in said] == ["poll()", "flush()", "flush()"], said
+    assert all("in seconds, not in ms" in each for each in said)
+    assert {(each.filename, each.category) for each in caught} == {(__file__, RuntimeWarning)}
+
+
+def test_a_wait_of_a_coroutine_that_was_perhaps_meant_in_milliseconds_names_its_line(log: Any) -> None:
+    import asyncio
+
+    async def act() -> None:
+        async with log.async_producer() as made:
+            await made.flush(5000)
+
+    with pytest.warns(RuntimeWarning, match=r"flush\(\) waits for up to 5000 s") as caught:
+        asyncio.run(act())
+    assert [each.filename for each in caught] == [__file__]
 
 
 def test_next_hands_out_one_record_and_loses_none(log: Any) -> None:

@@ -1,4 +1,7 @@
-"""The rules of the project that a program can check: sizes, words, and comments that name only existing things."""
+"""The rules of the project that a program can check: sizes, words, and comments that name only existing things.
+
+A rule is one test over all files: a test for each file costs more than the rule.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,27 +42,31 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-each_module = pytest.mark.parametrize("path", PYTHON, ids=name)
-each_c_file = pytest.mark.parametrize("path", C, ids=name)
+def broken(rule: Callable[[Path], object], paths: Iterable[Path]) -> dict[str, object]:
+    """What a rule finds in each file, without the files in which it finds nothing."""
+    return {name(path): found for path in paths if (found := rule(path))}
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
 
 
-@each_module
-def test_a_module_fits_in_the_head(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX
+def test_modules_have_few_lines() -> None:
+    assert broken(lambda path: len(path.read_text().splitlines()) > MODULE_LINES_MAX, PYTHON) == {}
 
 
-@each_module
-def test_no_function_is_a_hall(path: Path) -> None:
+def long_functions(path: Path) -> dict[str, int]:
     functions = (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    long = {node.name: node.end_lineno - node.lineno + 1 for node in functions if node.end_lineno is not None}
-    assert {each: lines for each, lines in long.items() if lines > FUNCTION_LINES_MAX} == {}
+    lines = {node.name: node.end_lineno - node.lineno + 1 for node in functions if node.end_lineno is not None}
+    return {each: count for each, count in lines.items() if count > FUNCTION_LINES_MAX}
+
+
+def test_functions_have_few_lines() -> None:
+    assert broken(long_functions, PYTHON) == {}
 
 
 def c_functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -72,42 +80,47 @@ def c_functions(path: Path) -> Iterator[tuple[str, int]]:
             yield lines[start].partition("(")[0].split()[-1].lstrip("*"), number - start + 1
 
 
-@each_c_file
-def test_c_stays_small(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= C_FILE_LINES_MAX
-    assert {each: lines for each, lines in c_functions(path) if lines > C_FUNCTION_LINES_MAX} == {}
+def test_c_stays_small() -> None:
+    assert broken(lambda path: len(path.read_text().splitlines()) > C_FILE_LINES_MAX, C) == {}
+    assert broken(lambda path: {each for each, lines in c_functions(path) if lines > C_FUNCTION_LINES_MAX}, C) == {}
 
 
-@pytest.mark.parametrize("path", TEXT, ids=name)
-def test_lines_fit_and_end_well(path: Path) -> None:
+def wrong_lines(path: Path) -> list[int | str]:
     text = path.read_text()
-    assert text.endswith("\n")
-    assert not text.endswith("\n\n")
-    assert "\t" not in text or path.name == "Makefile"
     columns = {".md": 10_000, ".c": C_LINE_COLUMNS_MAX, ".h": C_LINE_COLUMNS_MAX}  # tables and links cannot be broken
     limit = columns.get(path.suffix, LINE_COLUMNS_MAX)
-    assert [number for number, line in enumerate(text.splitlines(), 1) if len(line) > limit] == []
+    found: list[int | str] = [number for number, line in enumerate(text.splitlines(), 1) if len(line) > limit]
+    found += ["its end"] * (not text.endswith("\n") or text.endswith("\n\n"))
+    return found + ["a tab"] * ("\t" in text and path.name != "Makefile")
+
+
+def test_lines_fit_and_end_well() -> None:
+    assert broken(wrong_lines, TEXT) == {}
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", TEXT, ids=name)
-def test_nothing_is_left_for_later_and_no_machine_is_named(path: Path) -> None:
-    found = [line for line in path.read_text().splitlines() if UNFINISHED.search(line) or FOREIGN.search(line)]
-    assert found == []
+def test_nothing_is_left_for_later_and_no_machine_is_named() -> None:
+    def unwanted(path: Path) -> list[str]:
+        return [line for line in path.read_text().splitlines() if UNFINISHED.search(line) or FOREIGN.search(line)]
+
+    assert broken(unwanted, TEXT) == {}
 
 
-@each_module
-def test_a_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(tree(path)), "a module begins with its purpose"
+def test_a_module_begins_with_its_purpose() -> None:
+    assert broken(lambda path: ast.get_docstring(tree(path)) is None, PYTHON) == {}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)
-def test_no_test_sleeps(path: Path) -> None:
-    """A sleeping test is slow where the machine is fast and wrong where it is slow: wait for the event itself."""
+def sleeps(path: Path) -> list[int]:
     calls = (node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
-    assert not [node.lineno for node in calls if ast.unparse(node) in {"time.sleep", "sleep"}]
+    named = (node for node in calls if isinstance(node, ast.Attribute | ast.Name))
+    return [node.lineno for node in named if ast.unparse(node) in {"time.sleep", "sleep"}]
+
+
+def test_no_test_sleeps() -> None:
+    """A sleeping test is slow where the machine is fast and wrong where it is slow: wait for the event itself."""
+    assert broken(sleeps, sorted((ROOT / "tests").rglob("test_*.py"))) == {}
 
 
 def test_the_front_door_is_sorted_and_true() -> None:
@@ -147,7 +160,6 @@ def words_of_code(path: Path) -> set[str]:
     return words
 
 
-@pytest.fixture(scope="module")
 def vocabulary() -> set[str]:
     words = {word for path in PYTHON for word in words_of_code(path)}
     for path in C:
@@ -161,16 +173,19 @@ def is_known_otherwise(quoted: str, vocabulary: set[str]) -> bool:
     return quoted.replace(".", "_") in vocabulary or re.fullmatch(r"[A-Z]+[0-9][A-Z0-9]*", quoted) is not None
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "embedlog").rglob("*.py")), ids=name)
-def test_comments_name_only_what_exists(path: Path, vocabulary: set[str]) -> None:
+def test_comments_name_only_what_exists() -> None:
     """Every name quoted in a comment is a word of the code somewhere: a renaming includes the comments."""
-    drifted = {
-        f"line {line}: {quoted}"
-        for line, text in comments(path)
-        for quoted in QUOTED.findall(text)
-        if not (all(part in vocabulary for part in WORD.findall(quoted)) or is_known_otherwise(quoted, vocabulary))
-    }
-    assert drifted == set()
+    known = vocabulary()
+
+    def drifted(path: Path) -> set[str]:
+        return {
+            f"line {line}: {quoted}"
+            for line, text in comments(path)
+            for quoted in QUOTED.findall(text)
+            if not (all(part in known for part in WORD.findall(quoted)) or is_known_otherwise(quoted, known))
+        }
+
+    assert broken(drifted, sorted((ROOT / "embedlog").rglob("*.py"))) == {}
 
 
 # ---- the checkers ----------------------------------------------------------------------------------------------------

@@ -80,6 +80,9 @@ with log.producer(transactional_id="x") as producer, log.consumer("t", group_id=
         producer.send_offsets_to_transaction({embedlog.TopicPartition("t", 0): 5}, consumer.group_metadata())
 for record in log.scan("t").records():
     assert_type(record, Record[bytes, bytes])
+for texts in log.scan("t").records(value_deserializer=bytes.decode):
+    assert_type(texts, Record[bytes, str])
+assert_type(log.last_record("t", 0, isolation_level="read_committed"), Record[bytes, bytes] | None)
 
 async def coroutine() -> None:
     async with log.async_producer(value_serializer=str.encode) as producer:

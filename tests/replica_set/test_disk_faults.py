@@ -133,3 +133,14 @@ def test_a_process_killed_at_any_step_of_a_retirement_leaves_a_set_that_opens(
         assert nodes(log) == [1]
         send(log, b"1")
         assert values(log) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EIO])
+def test_a_directory_that_is_lost_during_an_opening_is_not_the_first_of_the_housekeeper(tmp_path: Path, error: int) -> None:
+    with embedlog.open(paths(tmp_path), config=QUIET) as log:
+        log.create_topic("t", replication_factor=3)
+        system.fault_arm(("open",), 1, "fail", error, sticky=True, name="/d1/embedlog.housekeeper")
+        with embedlog.open(paths(tmp_path), config=QUIET) as second, second.producer() as producer:
+            assert producer.send("t", b"x").result(60).offset == 0
+            second.housekeep()
+        system.fault_off()

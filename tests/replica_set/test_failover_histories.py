@@ -18,7 +18,7 @@ from embedlog.replica_set.partition_replicas import LeaderChanged
 from tests.support.replica_partitions import Decisions, Process, a_set
 from tests.support.stamped_batches import run_of
 
-STEPS, HISTORIES = 60, 6
+STEPS, HISTORIES = 40, 9
 
 
 class History:

@@ -150,7 +150,7 @@ def copied(state: State) -> State:
 
 
 @given(number=st.integers(0, 2**32), count=st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_sequence_of_events_breaks_an_invariant(number: int, count: int) -> None:
     rng, log = random.Random(number), list[Record]()
     state = a_set(range(1, rng.randrange(2, 6)))

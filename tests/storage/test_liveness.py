@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -103,3 +104,21 @@ def test_without_the_rule_a_dead_one_is_taken_for_alive(two: tuple[Liveness, Liv
     theirs.begin()
     with mutated(mutant):
         assert mine.probe(process_slot)
+
+
+def test_a_lease_that_the_collector_ends_inside_a_section_does_not_wait_for_itself(until_end: ExitStack, tmp_path: Path) -> None:
+    """A consumer without a close was collected while its own thread probed a slot: the thread waited without end."""
+    liveness = until_end.enter_context(closing(Liveness(tmp_path)))
+    lease = liveness.lease(session_timeout_ms=6000, heartbeat_interval_ms=3000, max_poll_interval_ms=60_000)
+    ended = threading.Event()
+
+    def collected() -> None:
+        with liveness._mutex:
+            lease.end()
+        ended.set()
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    assert ended.wait(20)
+    thread.join()
+    assert not liveness.probe(lease.process_slot)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import embedlog
+from embedlog.config.client import ConsumerConfig, ProducerConfig
 from embedlog.config.options import Options, dotted, options_of, underscored
-from embedlog.config.topic import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
+from embedlog.config.topic import LogConfig, TopicConfig
 from tests.support.transactional_producers import QUIET
 
 Key = tuple[type[Options], str]

@@ -158,6 +158,9 @@ typedef struct {
     int64_t copied_bytes;            /* of batches that a follower took from its leader with this writer */
     int64_t appended_bytes;          /* of all other batches that were appended with it, and their offsets */
     int64_t appended_records;
+    int64_t lock_waits;              /* lockings that another process delayed, their total time, and the longest one */
+    int64_t lock_waited_ns;
+    int64_t lock_waited_max_ns;      /* since the caller set it to 0 */
 } el_writer;
 
 enum el_append_code {

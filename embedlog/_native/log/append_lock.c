@@ -72,15 +72,27 @@ static void release(el_writer *writer) {
     el_announce(&page->lock_word, &page->lock_waiters);
 }
 
+/* Takes a lock that another process holds. The time of a wait that ended at its deadline belongs to the next one. */
+static int32_t wait_for_lock(el_writer *writer, int64_t deadline_ns) {
+    el_page *page = page_of(writer);
+    int64_t began_ns = el_boot_ns();
+    atomic_fetch_add(&page->lock_waiters, 1);
+    int32_t rc = el_lock_until(writer->lock_fd, 1, (uint32_t *)&page->lock_word, deadline_ns);
+    atomic_fetch_sub(&page->lock_waiters, 1);
+    int64_t waited_ns = el_boot_ns() - began_ns;
+    writer->lock_waits += rc >= 0;
+    writer->lock_waited_ns += waited_ns;
+    if (waited_ns > writer->lock_waited_max_ns)
+        writer->lock_waited_max_ns = waited_ns;
+    return rc;
+}
+
 static int32_t begin(el_writer *writer, int64_t deadline_ns, int compared) {
     el_page *page = page_of(writer);
     if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
         int32_t rc = el_lock_try(writer->lock_fd, 1);
-        if (rc == EL_SYSTEM_ERROR(EAGAIN)) {
-            atomic_fetch_add(&page->lock_waiters, 1);
-            rc = el_lock_until(writer->lock_fd, 1, (uint32_t *)&page->lock_word, deadline_ns);
-            atomic_fetch_sub(&page->lock_waiters, 1);
-        }
+        if (rc == EL_SYSTEM_ERROR(EAGAIN))
+            rc = wait_for_lock(writer, deadline_ns);
         if (rc < 0)
             return rc;
     }

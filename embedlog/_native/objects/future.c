@@ -96,6 +96,14 @@ static PyObject *future_exception(PyObject *object, PyObject *args, PyObject *ke
 
 static PyObject *future_done(PyObject *object, PyObject *unused) { EL_RETURN_TRUTH(el_is_settled(((el_future *)object)->batch)); }
 
+/* ---- names of other clients ---------------------------------------------------------------------------------------- */
+
+/* Properties whose getter raises: a lookup of other names costs nothing, as it does with a tp_getattro. */
+static PyObject *future_get_absent(PyObject *object, void *hint) { return PyErr_SetString(PyExc_AttributeError, hint), NULL; }
+
+#define ABSENT(name, hint) {name, future_get_absent, NULL, "Absent: its AttributeError states the call.", "a Future has no attribute " name "; " hint}
+#define BOTH "add_done_callback(callable) calls callable(future) after success and failure"
+
 /* ---- callbacks -------------------------------------------------------------------------------------------------- */
 
 /* Runs the callback when the batch is settled: on the thread, in order; immediately if there is no thread. */
@@ -155,6 +163,13 @@ static PyObject *future_reduce(PyObject *object, PyObject *unused) {
 
 static PyGetSetDef future_getset[] = {
     {"partition", future_get_partition, NULL, "The partition of the record; -1 if there is none, or several.", NULL},
+    ABSENT("add_callback", BOTH),
+    ABSENT("add_errback", BOTH),
+    ABSENT("add_both", BOTH),
+    ABSENT("is_done", "the call is done()"),
+    ABSENT("succeeded", "done() and exception() is None"),
+    ABSENT("failed", "done() and exception() is not None"),
+    ABSENT("value", "the call is result()"),
     {"_failure", future_get_failure, NULL, "The exception so far, or None; reading it does not count as observation.", NULL},
     {NULL},
 };
@@ -166,6 +181,8 @@ static PyMethodDef future_methods[] = {
     {"result", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
      "result(timeout=None)\n\nSends the record's batch at once, waits, and returns its RecordMetadata or raises the reason of its failure.\n"
      "DeadlineError after `timeout` seconds; None waits until the record is settled, at most delivery.timeout.ms."},
+    {"get", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
+     "get(timeout=None)\n\n`result`, under the name of kafka-python."},
     {"exception", (PyCFunction)(void (*)(void))future_exception, METH_VARARGS | METH_KEYWORDS,
      "exception(timeout=None)\n\nWaits like result() and returns the reason of the failure, or None."},
     {"add_done_callback", future_add_done_callback, METH_O,

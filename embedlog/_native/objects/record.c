@@ -210,6 +210,7 @@ static PyMemberDef record_members[] = {
     {"partition", T_INT, offsetof(el_record, partition), READONLY, "Number of the partition."},
     {"offset", T_LONGLONG, offsetof(el_record, offset), READONLY, "Offset in the partition."},
     {"timestamp_ms", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY, "Milliseconds since 1970 UTC, or -1."},
+    {"timestamp", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY, "timestamp_ms, under the name of other clients."},
     {"timestamp_type", T_BYTE, offsetof(el_record, timestamp_type), READONLY, "0 CreateTime, 1 LogAppendTime."},
     {"key", T_OBJECT_EX, offsetof(el_record, key), READONLY, "bytes, or None."},
     {"value", T_OBJECT_EX, offsetof(el_record, value), READONLY, "bytes, or None."},

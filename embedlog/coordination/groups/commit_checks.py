@@ -98,6 +98,8 @@ def checked_offsets(offsets: object) -> CheckedOffsets:
 
 def _checked_offset(place: Any, offset: object) -> OffsetAndMetadata:
     made = OffsetAndMetadata(offset) if type(offset) is int else offset
+    if isinstance(made, tuple) and getattr(made, "_fields", ())[:2] == ("offset", "metadata"):
+        made = OffsetAndMetadata(*made[:3])  # of another client
     if not isinstance(made, OffsetAndMetadata) or (type(made.offset), type(made.leader_epoch)) != (int, int):
         raise TypeError(f"an offset is an OffsetAndMetadata or an int, not {offset!r:.100}")
     if not isinstance(made.metadata, str):

@@ -25,6 +25,11 @@ def die_with_parent() -> None:
 
 def serve(control: socket.socket) -> None:
     """Fork a victim for each descriptor that arrives, until the socket closes."""
+    # Public names are imported on first use: without this each victim would import them again, for 300 ms
+    import embedlog
+
+    for name in embedlog.__all__:
+        getattr(embedlog, name)
     # each registers its tasks
     from tests.faults.damage import damage, hostile, loading  # noqa: F401
     from tests.faults.groups import offsets, rebalancing, zombies  # noqa: F401
@@ -35,6 +40,7 @@ def serve(control: socket.socket) -> None:
     from tests.faults.replicas import power_cuts, set_tasks  # noqa: F401
     from tests.faults.spark import landing  # noqa: F401
     from tests.faults.transactions import cuts  # noqa: F401
+    from tests.handover import crashing  # noqa: F401
 
     gc.freeze()
     logging.lastResort = None  # a recovery logs each truncation: thousands of lines here

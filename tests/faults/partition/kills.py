@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import select
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.harness.content import Mark, Verdict, check
-from tests.faults.harness.processes import Died, Nursery, RemoteError, Victim
+from tests.faults.harness.processes import DEADLINE_S, Died, Nursery, RemoteError, Victim
 from tests.faults.harness.tasks import TOPIC
 
 PARTITIONS = 4
@@ -42,6 +43,7 @@ class Killing:
     kills: int = 0
     _running: dict[int, Victim] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
+    _acknowledged: set[int] = field(default_factory=set)  # running writers with an acknowledged record
 
     def prepare(self) -> None:
         first = self.nursery.spawn()
@@ -61,8 +63,9 @@ class Killing:
         victim.start("open_and_write", str(self.directory), writer, start, PARTITIONS, self.rng.getrandbits(32), SIZES)
         self._running[writer] = victim
 
-    def collect(self, victim: Victim) -> bool:
+    def collect(self, writer: int) -> bool:
         """Take the acknowledgements that have arrived; False once the process has ended."""
+        victim = self._running[writer]
         while victim.note_waiting():
             try:
                 kind, content = victim._next(1.0)
@@ -72,29 +75,41 @@ class Killing:
                 raise RemoteError(*content)
             partition, offsets, marks = content
             self.acks.update({(partition, offset): mark for offset, mark in zip(offsets, marks, strict=True)})
+            self._acknowledged.add(writer)
         return True
 
     def round(self) -> None:
-        """All processes write; one is killed, at a call of its own or from outside."""
+        """All processes write; one is killed, at a call of its own or from outside.
+
+        Every second one is killed within 60 ms of its first acknowledgement or later, however long it takes to open the log.
+        """
         for writer in range(self.writers):
             if writer not in self._running:
                 self.start_writer(writer)
         chosen = self.rng.choice(tuple(self._running))
-        end = time.monotonic() + self.rng.uniform(0.0, 0.06)
-        while (left := end - time.monotonic()) > 0:
-            select.select(tuple(self._running.values()), [], [], left)
-            for writer, victim in tuple(self._running.items()):
-                if not self.collect(victim):
-                    self.bury(writer)
+        if self.rng.random() < 0.5:
+            self.watch(lambda: chosen not in self._running or chosen in self._acknowledged, DEADLINE_S)
+        self.watch(lambda: False, self.rng.uniform(0.0, 0.06))
         if chosen in self._running:
             self._running[chosen].kill()
             self.bury(chosen)
 
+    def watch(self, condition: Callable[[], bool], limit_s: float) -> None:
+        """Collect acknowledgements until the condition holds or the time is over."""
+        end = time.monotonic() + limit_s
+        while not condition() and (left := end - time.monotonic()) > 0:
+            select.select(tuple(self._running.values()), [], [], left)
+            for writer in tuple(self._running):
+                if not self.collect(writer):
+                    self.bury(writer)
+
     def bury(self, writer: int) -> None:
-        victim = self._running.pop(writer)
+        victim = self._running[writer]
         victim.wait_dead()
-        while self.collect(victim) and victim.note_waiting():
+        while victim.note_waiting() and self.collect(writer):
             continue
+        del self._running[writer]
+        self._acknowledged.discard(writer)
         self.kills += 1
         self.nursery.end(victim)
 

@@ -11,7 +11,7 @@ from tests.faults.replicas import histories, power_cuts
 from tests.faults.replicas.ledger import contradictions
 from tests.support.campaign_report import add_counts, pieces
 
-EPISODES_FAST, EPISODES_OF_A_KIND, EPISODES_LONG, PIECES = 3, 1, 10, 40
+EPISODES_FAST, EPISODES_OF_A_KIND, EPISODES_LONG, PIECES = 2, 1, 10, 40
 KINDS = {
     "remove": "removals",
     "errors": "errors",
@@ -20,7 +20,8 @@ KINDS = {
     "clone": "clones",
     "hang": "hangs",
 }
-SETS_FAST, SETS_LONG = 4, 2000  # after a power loss
+ALWAYS = ("remove", "damage", "put back")  # the others are slow
+SETS_FAST, SETS_LONG = 2, 2000  # after a power loss
 HISTORIES = 12  # in which a mutant must be found
 
 
@@ -33,7 +34,9 @@ def test_e17_a_set_keeps_what_was_acknowledged(nursery: Nursery, tmp_path: Path,
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", histories.WAYS)
+@pytest.mark.parametrize(
+    "way", [each if each in ALWAYS else pytest.param(each, marks=pytest.mark.slow) for each in histories.WAYS]
+)
 def test_e17_one_kind_of_fault(nursery: Nursery, tmp_path: Path, seed: int, way: str) -> None:
     verdict, counts = histories.experiment(nursery, tmp_path, seed, EPISODES_OF_A_KIND, way=way)
     add_counts("E17", **counts, **verdict.counts())

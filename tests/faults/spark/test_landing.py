@@ -13,8 +13,8 @@ from tests.faults.partition.crashes import ERRORS, FAILING, Point
 from tests.faults.spark import landing
 from tests.support.campaign_report import add_counts, pieces, share
 
-POINTS_FAST, POINTS_PIECES = {"append": 5, "overwrite": 3}, 16
-ERRORS_FAST = 3
+POINTS_FAST, POINTS_PIECES = {"append": 3, "overwrite": 3}, 16
+ERRORS_FAST = 2
 
 
 def crash_everywhere(

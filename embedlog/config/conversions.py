@@ -1,0 +1,44 @@
+"""Adapts serializers and deserializers: callables of the data, and objects with a method `serialize` or `deserialize`.
+
+CONVERSION-1  the parameters of a method decide once what it gets: (topic, headers, data) as in kafka-python 3, or (topic, data)
+    as in its earlier versions. A method whose parameters are unknown gets three
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Convert: TypeAlias = Callable[[str, list[Any], Any], Any]  # of topic, headers, data
+
+
+def is_object(given: object, method: str) -> bool:
+    """Whether it has this method. Raises TypeError for a class whose method needs an instance: an instance was meant."""
+    found = callable(getattr(given, method, None))
+    if found and isinstance(given, type) and not isinstance(inspect.getattr_static(given, method), (classmethod, staticmethod)):
+        raise TypeError(f"an instance of {given.__name__} is expected, not the class")
+    return found
+
+
+def by_method(given: object, method: str) -> Convert | None:
+    """The method as a function of topic, headers and data; None for an object without it."""
+    if given is None or not is_object(given, method):
+        return None
+    convert: Convert = getattr(given, method)
+    if _parameter_count(convert) != 2:
+        return convert
+    of_two: Callable[[str, Any], Any] = getattr(given, method)
+    return lambda topic, headers, data: of_two(topic, data)
+
+
+def _parameter_count(method: Callable[..., Any]) -> int:
+    """The parameters that can be given by position; 3 if that is unknown."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return 3
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return 3
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in positional for each in parameters)

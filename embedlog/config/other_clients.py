@@ -1,0 +1,139 @@
+"""Contains names of kafka-python, aiokafka and confluent-kafka that do not exist here, with the calls that do the same.
+
+OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse it, and its AttributeError states the right call
+OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class (docs/porting)
+OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name, and no `__getattr__`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+_NO_SERVER = "there is no server to connect to"
+_CONTEXT = "use `with`, or close()"
+_TOPICS = "topics are listed by log.topics() and log.describe_topic(name)"
+_PARTITIONS = "partitions are listed by log.describe_topic(name).partitions"
+_END = "the end is end_offsets([partition])[partition]"
+_STORE = "commit({partition: offset}) commits any offsets"
+_POLL = "poll(timeout=seconds, max_records=…) returns a list of records"
+_ONE = "next(consumer) returns the next record, or iterate"
+_CALLBACKS = "callbacks run on the producer's thread, without a call"
+_CALLBACK = "add_done_callback(callable) calls callable(future) after success and failure"
+_ASSIGN = "assign(partitions) takes the complete list; other partitions keep their positions"
+
+_CONSUMER = {
+    "bootstrap": _NO_SERVER,
+    "bootstrap_connected": _NO_SERVER,
+    "consume": _POLL,
+    "consumer_group_metadata": "the call is group_metadata()",
+    "get_watermark_offsets": "beginning_offsets([partition]) and end_offsets([partition]) return both",
+    "getmany": _POLL,
+    "getone": _ONE,
+    "highwater": _END,
+    "incremental_assign": _ASSIGN,
+    "incremental_unassign": _ASSIGN,
+    "last_poll_timestamp": "metrics() has last-poll-seconds-ago",
+    "last_stable_offset": "log.describe_topic(name) has it for each partition",
+    "list_topics": _TOPICS,
+    "memberid": "group_metadata().member_id",
+    "partitions_for_topic": _PARTITIONS,
+    "seek_to_committed": "committed(partition) returns the offset for seek(partition, offset)",
+    "set_sasl_credentials": _NO_SERVER,
+    "store_offsets": _STORE,
+    "topics": _TOPICS,
+    "unassign": "the call is unsubscribe()",
+}
+_PRODUCER = {
+    "bootstrap_connected": _NO_SERVER,
+    "create_batch": "send_batch(topic, values, keys) sends many records at once",
+    "list_topics": _TOPICS,
+    "poll": _CALLBACKS,
+    "produce": "send(topic, value, key) returns a future with add_done_callback()",
+    "produce_batch": "send_batch(topic, values, keys) sends many records at once",
+    "purge": "close(timeout=0) discards what is not written, or abort_transaction()",
+    "set_sasl_credentials": _NO_SERVER,
+}
+_LOG = {
+    "alter_configs": "alter_topic(name, config) changes one topic",
+    "alter_group_offsets": "reset_group_offsets(group_id, topics, to=…)",
+    "create_acls": "the permissions of the directory are the only access control",
+    "delete_consumer_group_offsets": "delete_group_offsets(group_id, partitions)",
+    "delete_consumer_groups": "delete_group(group_id) deletes one group",
+    "delete_groups": "delete_group(group_id) deletes one group",
+    "delete_topics": "delete_topic(name) deletes one topic",
+    "describe_cluster": "identity, and replicas() of a set",
+    "describe_configs": "describe_topic(name).config, and log.config",
+    "describe_consumer_groups": "describe_group(group_id) describes one group",
+    "describe_groups": "describe_group(group_id) describes one group",
+    "describe_topics": "describe_topic(name) describes one topic",
+    "incremental_alter_configs": "alter_topic(name, config) changes one topic",
+    "list_consumer_group_offsets": "group_offsets(group_id)",
+    "list_consumer_groups": "groups() returns the names",
+    "list_group_offsets": "group_offsets(group_id)",
+    "list_groups": "groups() returns the names",
+    "list_offsets": "describe_topic(name), or beginning_offsets, end_offsets and offsets_for_times of a consumer",
+    "list_partition_offsets": "describe_topic(name), or beginning_offsets, end_offsets and offsets_for_times of a consumer",
+    "list_topics": "topics() returns the names",
+    "poll": "records are read by log.consumer(…).poll()",
+    "send": "records are sent by log.producer().send()",
+}
+ABSENT: Mapping[str, Mapping[str, str]] = {
+    "AsyncConsumer": _CONSUMER | {"getone": "anext(aiter(consumer)) returns the next record, or iterate with `async for`"},
+    "AsyncProducer": _PRODUCER,
+    "Consumer": _CONSUMER | {"start": _CONTEXT, "stop": _CONTEXT},
+    "Log": _LOG,
+    "Producer": _PRODUCER | {"send_and_wait": "send(…).result()", "start": _CONTEXT, "stop": _CONTEXT},
+}
+_OPENED = "embedlog.open(path) returns the log"
+MODULE: Mapping[str, str] = {  # names of packages, which `embedlog` itself does not have
+    "AIOKafkaConsumer": f"{_OPENED}, log.async_consumer(*topics, …) the consumer",
+    "AIOKafkaProducer": f"{_OPENED}, log.async_producer(…) the producer",
+    "AdminClient": f"{_OPENED}, and its methods administrate it",
+    "ConsumerRebalanceListener": "any object with on_partitions_assigned() and on_partitions_revoked() is a listener",
+    "IllegalStateError": "the class is StateError",
+    "KafkaAdminClient": f"{_OPENED}, and its methods administrate it",
+    "KafkaConsumer": f"{_OPENED}, log.consumer(*topics, …) the consumer",
+    "KafkaError": "the class is EmbedlogError",
+    "KafkaException": "the class is EmbedlogError",
+    "KafkaProducer": f"{_OPENED}, log.producer(…) the producer",
+    "KafkaTimeoutError": "the class is DeadlineError, a TimeoutError",
+    "Message": "the class is Record, and its fields are no methods",
+    "NoBrokersAvailable": "there is no server, so nothing raises it",
+    "NoBrokersAvailableError": "there is no server, so nothing raises it",
+    "ProducerFencedError": "the class is FencedError",
+    "ProducerFenced": "the class is FencedError",
+    "TopicAlreadyExistsError": "the class is TopicExistsError",
+    "UnknownTopicOrPartition": "the class is UnknownTopicOrPartitionError",
+}
+
+
+class _Absent:
+    """A name of other clients at a class. Threads: any."""
+
+    def __init__(self, owner: str, name: str, hint: str) -> None:
+        self._owner, self._name, self._hint = owner, name, hint
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        message = f"{self._owner!r} has no attribute {self._name!r}; {self._hint}"
+        raise AttributeError(message, name=self._name, obj=instance if instance is not None else owner)
+
+
+def check_maker(call: str, arguments: tuple[object, ...]) -> None:
+    """Raise TypeError for the constructor of a client whose arguments are those of other clients. `call` is the right one."""
+    if not arguments or isinstance(arguments[0], str | bytes | Mapping):
+        raise TypeError(f"it is made by {call}, where log = embedlog.open(path); it has no constructor for programs")
+
+
+def with_hints(cls: Class) -> Class:
+    """The class with an explained AttributeError for each name in ABSENT; `dir` of an object does not list them."""
+    absent = ABSENT.get(cls.__name__, {})
+    for name, hint in absent.items():
+        if name in dir(cls):
+            raise TypeError(f"{cls.__name__}.{name} exists, so it is not absent")
+        setattr(cls, name, _Absent(cls.__name__, name, hint))
+    if absent:
+        setattr(cls, "__dir__", lambda self: sorted(set(object.__dir__(self)) - set(absent)))  # noqa: B010
+    return cls

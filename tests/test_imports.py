@@ -1,0 +1,42 @@
+"""What `import embedlog` and an opening import: an import of the rest would cost more than small programs do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import embedlog
+
+LISTED = "import sys; print(*sorted(name for name in sys.modules if name.split('.')[0] in ('embedlog', 'numpy', 'asyncio')))"
+
+
+def imported(program: str) -> set[str]:
+    """The modules of embedlog, numpy and asyncio that a new process has after a program."""
+    done = subprocess.run([sys.executable, "-c", f"{program}\n{LISTED}"], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_the_import_itself_is_small() -> None:
+    found = imported("import embedlog")
+    assert "numpy" not in found
+    assert len([name for name in found if name.startswith("embedlog")]) <= 5
+
+
+def test_an_opening_imports_no_clients_and_no_sets(tmp_path: Path) -> None:
+    found = imported(f"import embedlog; embedlog.open({str(tmp_path / 'log')!r}).close()")
+    clients = ("columns", "consumer", "producer", "aio", "config.client")
+    for package in (*clients, "replication", "integrity", "replica_set.replica_set"):
+        assert f"embedlog.{package}" not in found, package
+    assert "asyncio" not in found
+
+
+def test_every_public_name_is_found_on_first_use() -> None:
+    program = "import embedlog\nfor name in embedlog.__all__: getattr(embedlog, name)\nfrom embedlog import *"
+    assert "embedlog.aio.consumer" in imported(program)
+    assert set(embedlog.__all__) <= set(dir(embedlog))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(embedlog, "no_such_name")
+    assert embedlog.IsolationLevel is not None
