@@ -191,7 +191,7 @@ def flipped(raw: bytes, rng: random.Random, entry_bytes: int, every: int) -> Ite
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("owner", ["embedlog", "a broker"])
+@pytest.mark.parametrize("owner", [pytest.param("embedlog", marks=pytest.mark.slow), "a broker"])
 def test_damage_inside_of_a_time_index_hides_no_record(tmp_path: Path, rng: random.Random, kind: str, owner: str) -> None:
     stamps = times(rng, kind)
     write(tmp_path / "log", stamps)

@@ -85,8 +85,11 @@ def random_times(rng: random.Random, count: int) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize("codec_name", ["none", "zstd"])
-@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize(
+    ("kind", "codec_name"),
+    [("CreateTime", "zstd"), ("LogAppendTime", "none"),
+     *(pytest.param(*each, marks=pytest.mark.slow) for each in (("CreateTime", "none"), ("LogAppendTime", "zstd")))],
+)  # fmt: skip
 def test_random_times_as_a_slow_filter(tmp_path: Path, rng: random.Random, kind: str, codec_name: str) -> None:
     config = {"segment.bytes": 3_000, "index.interval.bytes": 300, "message.timestamp.type": kind}
     for number in range(6):

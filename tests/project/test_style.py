@@ -14,6 +14,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -42,9 +43,13 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+Definition: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
 @cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes(path: Path) -> tuple[Definition | ast.Call, ...]:
+    """The definitions and calls of a module, the module first: all rules share one parse and one walk."""
+    return tuple(node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Definition | ast.Call))
 
 
 def broken(rule: Callable[[Path], object], paths: Iterable[Path]) -> dict[str, object]:
@@ -60,7 +65,7 @@ def test_modules_have_few_lines() -> None:
 
 
 def long_functions(path: Path) -> dict[str, int]:
-    functions = (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     lines = {node.name: node.end_lineno - node.lineno + 1 for node in functions if node.end_lineno is not None}
     return {each: count for each, count in lines.items() if count > FUNCTION_LINES_MAX}
 
@@ -109,11 +114,11 @@ def test_nothing_is_left_for_later_and_no_machine_is_named() -> None:
 
 
 def test_a_module_begins_with_its_purpose() -> None:
-    assert broken(lambda path: ast.get_docstring(tree(path)) is None, PYTHON) == {}
+    assert broken(lambda path: docstring(nodes(path)[0]) is None, PYTHON) == {}
 
 
 def sleeps(path: Path) -> list[int]:
-    calls = (node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    calls = (node.func for node in nodes(path) if isinstance(node, ast.Call))
     named = (node for node in calls if isinstance(node, ast.Attribute | ast.Name))
     return [node.lineno for node in named if ast.unparse(node) in {"time.sleep", "sleep"}]
 
@@ -134,15 +139,21 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 QUOTED = re.compile(r"(?<!`)`([A-Za-z_][A-Za-z0-9_.]*)(?:\([^`]*\))?`(?!`)")
 
 
-def docstrings(module: ast.Module) -> Iterator[ast.Constant]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
-            yield node.body[0].value  # type: ignore[attr-defined]
+def docstring(node: ast.AST) -> ast.Constant | None:
+    """The docstring of a definition, None for other nodes and without one."""
+    if not isinstance(node, Definition) or not node.body or not isinstance(node.body[0], ast.Expr):
+        return None
+    value = node.body[0].value
+    return value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
+def docstrings(path: Path) -> Iterator[ast.Constant]:
+    return (found for node in nodes(path) if (found := docstring(node)) is not None)
 
 
 def comments(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring and comment."""
-    for node in docstrings(tree(path)):
+    for node in docstrings(path):
         yield node.lineno, str(node.value)
     with path.open("rb") as file:
         tokens = tokenize.tokenize(file.readline)
@@ -150,14 +161,11 @@ def comments(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def words_of_code(path: Path) -> set[str]:
-    """Every word of a module outside its docstrings and comments."""
-    skipped = {(node.lineno, node.col_offset) for node in docstrings(tree(path))}
-    words: set[str] = set()
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type in {tokenize.NAME, tokenize.STRING} and token.start not in skipped:
-                words.update(WORD.findall(token.string))
-    return words
+    """Every word of a module outside its docstrings and comments. The rest of a line after a # in a text is missing."""
+    lines = path.read_text().splitlines()
+    for node in docstrings(path):
+        lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
+    return {word for line in lines for word in WORD.findall(line.partition("#")[0])}
 
 
 def vocabulary() -> set[str]:

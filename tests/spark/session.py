@@ -16,6 +16,7 @@ import pytest
 
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short jobs: compiling costs more than it saves
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.python.unix.domain.socket.enabled": "true",
