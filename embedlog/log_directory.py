@@ -105,8 +105,7 @@ class LogDirectory:
         for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
             topic_directories.check_link(path, self.config.follow_links)
         if self.read_only:
-            changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
-            self.registry.change_in_memory(changes.topics, changes.removed)
+            self._read_topics(found)
             return
         changes = topic_directories.registry_changes(self._known(), found, foreign=self.directory.foreign)
         if changes.topics or changes.removed:
@@ -212,8 +211,14 @@ class LogDirectory:
 
     def reload_topics(self) -> None:
         """For a reader: add the topics whose directories exist without an entry, and remove those without directories."""
-        found = topic_directories.scan_directories(self.path)
-        changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
+        self._read_topics(topic_directories.scan_directories(self.path))
+
+    def _read_topics(self, found: topic_directories.Directories) -> None:
+        """Take topics from the directories into memory. In a set the file of topics is the truth, unless a broker was there: a
+        malformed or other topic id then concerns one partition.
+        """
+        foreign = self.directory.foreign or not self.in_set
+        changes = topic_directories.registry_changes(self._known(), found, foreign=foreign, reading=True)
         self.registry.change_in_memory(changes.topics, changes.removed)
 
     # ---- partitions ------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ class ReplicaDescriber:
         if not member.usable(system.boot_ns()):
             return "failed", member.problem, member.since_ms or None
         reason = "it was not closed in order, and a majority has not registered it since" if observed.unregistered(node) else None
-        return ("live" if observed.state.nodes[node].replicas else "witness"), reason, None
+        return ("live" if observed.state.nodes[node].replicas else "witness"), reason or self._set.directories.damage(node), None
 
 
 # ---- partitions ----------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from embedlog._native.system import Published
 from embedlog.errors import StorageError
 from embedlog.format.producer_state import ProducerState
 from embedlog.partition.producer_sequences import ProducerSequences
-from embedlog.partition.recovery import producer_history
+from embedlog.partition.recovery import log_epochs, producer_history
 from embedlog.partition.segment_info import active_info, start_of
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
 from embedlog.partition.writer import AppendWriter
 from embedlog.storage import checkpoints, file_names
+from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import SegmentInfo
 
 
@@ -66,6 +67,17 @@ class LockedPartition:
         self.state.forget_files()
         self.publish(after, replica)
 
+    def epochs(self, after: Published | None = None) -> EpochCache:
+        """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1). `after`: a tuple that is published next."""
+        found, made = log_epochs.read_or_make(self.path, after or self.state.read_page(), self.replica)
+        if made:
+            self.write_epochs(found)
+        return found
+
+    def write_epochs(self, epochs: EpochCache) -> None:
+        """Replace the leader-epoch-checkpoint; it is on disk when this returns."""
+        checkpoints.write_epochs(self.path / file_names.EPOCHS, epochs, self.mode)
+
     def producer_state(self, now: Published) -> ProducerState:
         """The producers as of the log end of `now`."""
         return self.producers.state_locked(now)
@@ -82,7 +94,7 @@ class LockedPartition:
         info = active_info(now)
         if self.replica.role == ROLE_NONE or now.segment_size == 0:
             return info
-        return info._replace(epoch=max(0, checkpoints.read_epochs(self.path / file_names.EPOCHS).epoch_for(now.log_end - 1)))
+        return info._replace(epoch=max(0, self.epochs().epoch_for(now.log_end - 1)))
 
     def note(self, now: Published, info: SegmentInfo | None = None) -> None:
         """Add the start of the log, and a sealed segment, to the manifest."""

@@ -268,7 +268,10 @@ class Reader:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
         now = self._state.published()
-        return self._epoch_cache(now.epoch).end_offset(epoch, now.log_end)
+        cache = self._epoch_cache(now.epoch)
+        if not cache.entries and now.log_end > now.log_start:  # else a follower would be cut to the log start
+            raise CorruptRecordError("no leader epoch", path=self._state.path / file_names.EPOCHS)
+        return cache.end_offset(epoch, now.log_end)
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
         """The place in a segment at which a search for an offset begins."""
@@ -344,13 +347,8 @@ class Reader:
             return
         if scanned.problem is not None:
             raise corrupt(path, scanned.problem, hint.position)
-        raise CorruptRecordError(
-            "a batch ends after the end of its segment",
-            path=path,
-            position=hint.position,
-            expected=f"{scanned.need} bytes",
-            found=f"{info.size - hint.position} bytes",
-        )
+        what, found = "a batch ends after the end of its segment", f"{info.size - hint.position} bytes"
+        raise CorruptRecordError(what, path=path, position=hint.position, expected=f"{scanned.need} bytes", found=found)
 
     def _epoch_cache(self, epoch: int) -> checkpoints.EpochCache:
         cache = self._epochs

@@ -104,9 +104,9 @@ def publish_start(held: LockedPartition, now: Published, start: int) -> Publishe
     held.note(after)
     held.state.manifest.sync()
     held.publish(after)
-    epochs = checkpoints.read_epochs(held.path / file_names.EPOCHS)
+    epochs = held.epochs()
     if epochs.truncate_from_start(after.log_start):
-        checkpoints.write_epochs(held.path / file_names.EPOCHS, epochs, held.mode)
+        held.write_epochs(epochs)
     return after
 
 

@@ -118,6 +118,8 @@ class PartitionState:
         while True:
             seen = self.context.seen
             try:
+                if self.context.in_set:
+                    self._check_topic()
                 foreign = self._changed_by_others()
                 floor = None if foreign else self._floor()
                 loaded = loader.load(self.loading(write=False, foreign=foreign, floor=floor))
@@ -192,7 +194,7 @@ class PartitionState:
 
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if no process has done so yet."""
-        self._check_topic_locked()
+        self._check_topic()
         mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
         try:
             if not check(mapped, self._expected(mapped)):
@@ -202,7 +204,7 @@ class PartitionState:
             mapped.close()
             raise
 
-    def _check_topic_locked(self) -> None:
+    def _check_topic(self) -> None:
         """Refuse a directory that belongs to another topic of this name now. Raises UnknownTopicOrPartitionError."""
         found = identity.read_topic_id(self.path)
         if found is None or identity.id_bytes(found) == self.topic_id:
@@ -218,8 +220,7 @@ class PartitionState:
             self.mark_dirty()
         loaded = loader.load(loading)
         self.context.note_load(loaded.spent_s, loaded.recovered)
-        epochs = checkpoints.read_epochs(self.path / file_names.EPOCHS)
-        if epochs.entries != loaded.epochs.entries:
+        if loaded.epochs_differ:
             checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)
         producer_history.write(
             self.path,

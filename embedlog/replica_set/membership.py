@@ -289,18 +289,17 @@ def _check_clusters(found: Iterable[Found]) -> None:
 def _check_clones(found: Iterable[Found]) -> None:
     """No two directories have one directory id or one node, in their identity or in their members."""
     for kind in ("directory id", "node"):
-        seen: dict[object, Path] = {}
+        claims: dict[object, list[str]] = {}
         for each in found:
-            value = _claimed(each, kind)
-            if value is None:
-                continue
-            if value in seen:
+            claims.setdefault(_claimed(each, kind), []).append(os.fspath(each.path))
+        for value, paths in claims.items():
+            if value is not None and len(paths) > 1:
+                count = "two" if len(paths) == 2 else len(paths)
                 raise ReplicaSetError(
-                    f"two directories have one {kind}: one is a copy of the other, or was set up alone",
+                    f"{count} directories have one {kind}: one is a copy of the other, or was set up alone",
                     found=value,
-                    paths=[os.fspath(seen[value]), os.fspath(each.path)],
+                    paths=paths,
                 )
-            seen[value] = each.path
 
 
 def _claimed(found: Found, kind: str) -> object:

@@ -169,6 +169,7 @@ class OpenDirectories:
         self.lag_ns = lag_time_ms * 1_000_000
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
+        self._damaged: dict[tuple[int, str], str] = {}  # the problem by node and partition
         self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}  # OPENDIRECTORY-5
 
     def __iter__(self) -> Iterator[OpenDirectory]:
@@ -218,10 +219,21 @@ class OpenDirectories:
             return problem
         return None
 
-    def note_damage(self) -> None:
+    def note_damage(self, node: int, partition: str, problem: EmbedlogError) -> None:
         """A replica was found damaged: the users of its directory look again (OPENDIRECTORY-4)."""
         with self._mutex:
+            self._damaged[node, partition] = str(problem)
             self.changes += 1
+
+    def note_repair(self, node: int, partition: str) -> None:
+        """A replica that was found damaged is in order."""
+        with self._mutex:
+            self._damaged.pop((node, partition), None)
+
+    def damage(self, node: int) -> str | None:
+        """The damaged replicas in a directory, as far as this process has found them; None without one."""
+        found = sorted((name, text) for (each, name), text in list(self._damaged.items()) if each == node)
+        return "; ".join(f"the replica of {name} is damaged: {text}" for name, text in found) or None
 
     def remove(self, node: int) -> None:
         """Forget a directory that left the set."""

@@ -191,9 +191,14 @@ class PartitionDirectories:
         inside = problem.path is not None and self.name in (Path(problem.path).name, Path(problem.path).parent.name)
         return inside and isinstance(problem, StorageError) and problem.errno == errno.ENOENT
 
+    def note_repair(self, node: int) -> None:
+        """Use a replica again that was found damaged."""
+        self.damaged.pop(node, None)
+        self._directories.note_repair(node, self.name)
+
     def _note_damage(self, node: int, problem: EmbedlogError) -> None:
         """Use another replica for a while: the rest of the directory stays in use (PARTITIONDIRECTORY-2)."""
         self.damaged.setdefault(node, Damage()).found()
-        self._directories.note_damage()
+        self._directories.note_damage(node, self.name, problem)
         what = f"{self.name}: the replica of node {node} is damaged"
         _logging.report(logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem)

@@ -62,6 +62,9 @@ class SetDirectory:
         if retired := found is not None and found.deleted:  # it was moved away, and is added again
             self.log_directory.forget_partition(decided.name, number)
         if retired or topic is None or not topic.finished or topic.id_bytes != topic_id.bytes or number not in topic.here:
+            if self.log_directory.read_only:
+                name = file_names.partition_name(decided.name, number)
+                raise UnknownTopicOrPartitionError(f"no replica of {name} is here", path=self.path / name)
             known = topic.here if topic is not None and topic.id_bytes == topic_id.bytes else ()
             topic = self._bring(topic_of(state, topic_id, self.node))
             self._made.update((topic_id, each) for each in topic.here if each not in known)

@@ -21,7 +21,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
-from embedlog.partition.recovery import leftovers
+from embedlog.partition.recovery import leftovers, log_epochs
 from embedlog.partition.recovery import producer_history as history
 from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run
 from embedlog.partition.segment_info import built_info, info_from_files, published_of
@@ -46,6 +46,7 @@ class Loaded:
     epochs: checkpoints.EpochCache
     history: history.History
     cut: list[str] = field(default_factory=list)  # descriptions of the cuts
+    epochs_differ: bool = False  # from those in the leader-epoch-checkpoint
     spent_s: float = 0.0
     recovered: bool = False  # it has records, and was not closed in order
 
@@ -68,7 +69,10 @@ class _Loader:
         self.directory = loading.directory
         self.names = set(names)
         self.bases = file_names.bases(names)
-        self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
+        self.epochs = checkpoints.EpochCache()
+        with contextlib.suppress(*(log_epochs.DAMAGE if loading.in_set else ())):  # it is made again
+            self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
+        self.stored_epochs = list(self.epochs.entries)
         self.manifest = manifest
         self.evidence = Evidence(loading, manifest, names, self.epochs)
         self.cut: list[str] = []
@@ -355,6 +359,8 @@ class _Loader:
                 found=end,
             )
         self._check_durable_end(active)
+        if loading.in_set:
+            self.epochs, _ = log_epochs.read_or_make(self.directory, active._replace(log_start=max(log_start, segments[0].base)))
         for epoch, start in self.seen_epochs:
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)
@@ -385,4 +391,4 @@ class _Loader:
             first_timestamp=segment.first_timestamp(self.directory, active.segment_base, active.segment_size),
             first_unstable=past.state.first_unstable(end),
         )
-        return Loaded(published, segments, self.epochs, past, self.cut)
+        return Loaded(published, segments, self.epochs, past, self.cut, self.epochs.entries != self.stored_epochs)

@@ -27,7 +27,7 @@ from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
 from embedlog.partition.replication.refusals import Fenced
 from embedlog.partition.truncation import log_cut
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage import file_names, files
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import GAPLESS, Start
 
@@ -54,7 +54,7 @@ class LockedReplica:
 
     def epochs(self) -> EpochCache:
         """The leader-epoch-checkpoint."""
-        return checkpoints.read_epochs(self.held.path / file_names.EPOCHS)
+        return self.held.epochs()
 
     def begin_epoch(self, epoch: int) -> None:
         """Store the log end as the start of an epoch above that of the page; it is on disk when this returns (LOCKEDREPLICA-1).
@@ -76,7 +76,7 @@ class LockedReplica:
 
     def _write_epochs(self, epochs: EpochCache) -> None:
         self.held.state.mark_dirty()
-        checkpoints.write_epochs(self.held.path / file_names.EPOCHS, epochs, self.held.mode)
+        self.held.write_epochs(epochs)
 
     def last_epoch(self) -> int:
         """The epoch of the last batch, -1 without one."""
@@ -154,7 +154,8 @@ class LockedReplica:
         epochs = rows["leader_epoch"]
         for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
             if int(epochs[row]) > after.latest_epoch:
-                after.assign(int(epochs[row]), int(rows["base_offset"][row]))
+                start = int(rows["base_offset"][row]) if after.entries else self.now.log_end  # LOGEPOCHS-1
+                after.assign(int(epochs[row]), start)
         if before.latest_epoch > after.latest_epoch:
             after.assign(before.latest_epoch, _end_of(rows))
         if after.entries != before.entries:

@@ -28,6 +28,7 @@ from embedlog.format.record_columns import BATCH
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.recovery import log_epochs
 from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.locked_replica import LockedReplica
@@ -152,7 +153,7 @@ class ReplicaLog:
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         while True:
             now, _ = self.published()
-            epochs = self._epochs()
+            epochs = self._epochs(now, until)
             end = agreed_end(epochs, now.log_end, epoch_end)
             end = end if limit is None else min(end, limit)
             with self.exclusive(until) as held:
@@ -183,8 +184,22 @@ class ReplicaLog:
         held.truncate(max(end, now.log_start), epoch, changed)
         return held.now.log_end
 
-    def _epochs(self) -> EpochCache:
-        return checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
+    def _epochs(self, now: Published, deadline_ns: int) -> EpochCache:
+        """The leader-epoch-checkpoint; a damaged one is made again."""
+        with contextlib.suppress(*log_epochs.DAMAGE):
+            found = checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
+            if log_epochs.covers(found, now):
+                return found
+        with self.exclusive(deadline_ns) as held:
+            return held.epochs()
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
+        with contextlib.suppress(*(() if self._state.context.read_only else log_epochs.DAMAGE)):
+            return self._reader.epoch_end(epoch)
+        with self.exclusive() as held:
+            held.epochs()
+        return self._reader.epoch_end(epoch)
 
     # ---- copies ----------------------------------------------------------------------------------
 

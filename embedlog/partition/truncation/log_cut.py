@@ -35,7 +35,8 @@ from embedlog.partition.recovery import producer_history
 from embedlog.partition.recovery.evidence import Run
 from embedlog.partition.segment_info import published_after, published_empty, start_of
 from embedlog.partition.truncation.stable_offset import restated
-from embedlog.storage import checkpoints, file_names, files, locks
+from embedlog.storage import file_names, files, locks
+from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Start
 
@@ -235,18 +236,17 @@ def _cut_producers(held: LockedPartition, base: int, end: int) -> bytes:
 
 def _cut_epochs(held: LockedPartition, kind: int, after: Published, present: Replica) -> int:
     """Remove the epochs of cut records; the epoch of the page after the cut (LOGCUT-6)."""
-    path = held.path / file_names.EPOCHS
-    epochs = checkpoints.read_epochs(path)
-    before = list(epochs.entries)
     if kind == system.CUT_ALL:
-        epochs.entries = []
-    else:
-        epochs.truncate_from_end(after.log_end)
+        held.write_epochs(EpochCache())
+        return after.epoch
+    epochs = held.epochs(after)
+    before = list(epochs.entries)
+    epochs.truncate_from_end(after.log_end)
     begins = kind == system.CUT_LOST and present.role == ROLE_NONE and not held.state.context.in_set
     if begins:
         epochs.assign(max(before[-1][0] if before else -1, after.epoch) + 1, after.log_end)
     if epochs.entries != before:
-        checkpoints.write_epochs(path, epochs, held.mode)
+        held.write_epochs(epochs)
     return epochs.latest_epoch if begins else after.epoch
 
 

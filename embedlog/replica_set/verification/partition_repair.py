@@ -185,4 +185,4 @@ def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], end
             what = f"{replicas.name}: the damaged replica of node {node} is not repaired"
             _logging.report(logger, logging.WARNING, (replicas.topic_id, what), what, found)
         else:
-            replicas.damaged.pop(node, None)
+            replicas.note_repair(node)

@@ -33,12 +33,15 @@ logger = logging.getLogger("embedlog")
 
 
 def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], int]) -> EmbedlogError | None:
-    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other errors of the directory."""
+    """The damage for which a replica cannot be loaded or repaired; None without one. Raises other errors of the directory.
+
+    A damaged leader-epoch-checkpoint is made again (LOGEPOCHS-1).
+    """
     try:
         partition = replicas.reached(node, damaged=True)
         if partition is not None:
-            with partition.replica.exclusive(deadline()):
-                pass
+            with partition.replica.exclusive(deadline()) as held:
+                held.epochs()
     except DAMAGE as problem:
         return problem
     return None

@@ -1,0 +1,68 @@
+"""The leader epochs that are made again from a log, compared with its checkpoint and with the header of each batch."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from embedlog.errors import CorruptRecordError
+from embedlog.partition.partition import Partition
+from embedlog.partition.recovery import log_epochs
+from embedlog.storage import checkpoints, file_names
+from embedlog.storage.checkpoints import EpochCache
+from tests.support import replica_logs
+
+
+def of_each_batch(partition: Partition) -> list[tuple[int, int]]:
+    """The reference: every batch is read."""
+    now, epochs = partition.published(), EpochCache()
+    offset = now.log_start
+    while offset < now.log_end:
+        for row in partition.replica.read(offset, 1).batches:
+            epochs.assign(int(row["leader_epoch"]), max(now.log_start, int(row["base_offset"])))
+            offset = int(row["base_offset"] + row["last_offset_delta"]) + 1
+    return epochs.entries
+
+
+def test_the_epochs_are_those_of_the_batches(tmp_path: Path, rng: random.Random) -> None:
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.fill(partition, rng, epochs=4)
+        for _ in range(4):
+            partition.replica.commit([], partition.published().epoch)
+            assert log_epochs.from_log(partition.path, partition.published()).entries == of_each_batch(partition)
+            partition.delete_records(rng.choice(replica_logs.boundaries(partition)))
+        now = partition.published()
+        assert len(list(partition.path.glob("*.log"))) > 1
+        assert checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries[0][1] == now.log_start
+
+
+def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(tmp_path: Path, rng: random.Random) -> None:
+    """LOGEPOCHS-3."""
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.fill(partition, rng, epochs=2)
+        replica_logs.lead(partition, 9)
+        path = partition.path / file_names.EPOCHS
+        before = path.read_bytes()
+        path.unlink()
+        with partition.replica.exclusive() as held:
+            assert held.epochs().latest == (9, held.now.log_end)
+        assert path.read_bytes() == before
+
+
+def test_without_readable_batches_nothing_is_written(tmp_path: Path, rng: random.Random) -> None:
+    """LOGEPOCHS-4."""
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.fill(partition, rng, epochs=2)
+        path = partition.path / file_names.EPOCHS
+        path.unlink()
+        segment = max(partition.path.glob("*.log"))
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
+        with pytest.raises(CorruptRecordError), partition.replica.exclusive() as held:
+            held.epochs()
+        assert not path.exists()
+        segment.write_bytes(whole)
+        with partition.replica.exclusive() as held:
+            assert held.epochs().entries == of_each_batch(partition)
