@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from embedlog._metrics import Metrics
 from embedlog._native import system
+from embedlog._progress import Work
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
@@ -38,6 +39,7 @@ class Owner(Protocol):
     """The open log to which a directory belongs."""
 
     metrics: Metrics
+    loads: Work
     traffic: dict[str, Traffic]
 
     def check_open(self) -> None:
@@ -56,7 +58,7 @@ class LogDirectory:
     def __init__(self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
         self.check_open = owner.check_open
         self.forget_topic = owner.forget_topic
-        self.metrics, self.traffic = owner.metrics, owner.traffic
+        self.metrics, self.loads, self.traffic = owner.metrics, owner.loads, owner.traffic
         self.path = path
         self.read_only = read_only
         self.config = config
@@ -168,6 +170,7 @@ class LogDirectory:
             reacquire=directory.reacquire,
             traffic=self.traffic,
             metrics=self.metrics,
+            loads=self.loads,
         )
 
     def _refresh_live(self) -> bool:

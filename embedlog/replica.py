@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from embedlog._native import system
+from embedlog._progress import Progress
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
 from embedlog.errors import EmbedlogError, ReadOnlyError, TopicExistsError, UnknownTopicOrPartitionError
@@ -58,9 +59,10 @@ class ReplicatedEngine(Engine):
         create: bool,
         config: LogConfig,
         racks: Sequence[str | None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._racks = racks
-        super().__init__(paths, read_only=read_only, create=create, config=config)
+        super().__init__(paths, read_only=read_only, create=create, config=config, progress=progress)
 
     def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
         config = self.config
