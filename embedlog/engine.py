@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
+from embedlog._callbacks import Progress, Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
-from embedlog._progress import Progress, Work
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination.groups.group_coordinator import Groups

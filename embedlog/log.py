@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
-from embedlog._progress import Progress, Work
+from embedlog._callbacks import Progress, Work
 from embedlog.admin.administration import Administration
 from embedlog.admin.directory_engine import open_directory
 from embedlog.admin.groups import GroupAdmin

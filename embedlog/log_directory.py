@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
-from embedlog._progress import Work
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from embedlog._callbacks import Progress
 from embedlog._native import system
-from embedlog._progress import Progress
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
 from embedlog.errors import EmbedlogError, ReadOnlyError, TopicExistsError, UnknownTopicOrPartitionError

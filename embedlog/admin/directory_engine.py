@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embedlog._progress import Progress
+from embedlog._callbacks import Progress
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
 from embedlog.replica_set import set_up

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
+from embedlog._callbacks import Work
 from embedlog._native import system
-from embedlog._progress import Work
 from embedlog.coordination import topic_directories
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
 from embedlog.partition.log_context import write_checkpoints

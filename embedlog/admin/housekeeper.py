@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from embedlog import _callbacks, _logging
-from embedlog._progress import Work
+from embedlog._callbacks import Work
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.storage import files
 

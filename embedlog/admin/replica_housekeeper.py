@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
+from embedlog._callbacks import Work
 from embedlog._native import system
-from embedlog._progress import Work
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper

@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog._progress import Work
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES

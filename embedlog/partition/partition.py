@@ -9,9 +9,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog._progress import Work
 from embedlog.config.topic import TopicConfig
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Batches, EncodedRun, Stamp

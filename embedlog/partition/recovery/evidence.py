@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlog import segment
+from embedlog._callbacks import Work
 from embedlog._native.system import Published
-from embedlog._progress import Work
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import Batches

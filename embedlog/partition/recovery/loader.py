@@ -16,9 +16,9 @@ from pathlib import Path
 from time import monotonic
 
 from embedlog import index, segment
+from embedlog._callbacks import Passed
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog._progress import Passed
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import _progress
+from embedlog import _callbacks
 
 QUIET = {"housekeeping": False}
 
@@ -64,9 +64,8 @@ def test_a_recovery_reports_each_byte_that_it_reads(tmp_path: Path, read_only: b
 
 def test_an_exception_of_the_callback_ends_the_load_and_not_the_log(tmp_path: Path) -> None:
     written(tmp_path / "log")
-    with embedlog.open(unclean_copy(tmp_path / "log"), progress=stop, config=QUIET) as log:
-        with pytest.raises(Stopped):
-            log.describe_topic("events")
+    with embedlog.open(unclean_copy(tmp_path / "log"), progress=stop, config=QUIET) as log, pytest.raises(Stopped):
+        log.describe_topic("events")
     with embedlog.open(tmp_path / "copy", config=QUIET) as log:
         assert sum(each.log_end_offset for each in log.describe_topic("events").partitions) == 2000
 
@@ -97,11 +96,11 @@ def test_an_exception_of_the_callback_ends_the_compaction_without_a_loss(tmp_pat
 
 def test_pieces_that_end_early_count_as_wholes() -> None:
     amounts: list[tuple[int, int]] = []
-    work = _progress.Work(lambda done, total: amounts.append((done, total)))
+    work = _callbacks.Work(lambda done, total: amounts.append((done, total)))
     with work.piece(10) as passed:
         passed(4)
     with work.piece(5) as passed:
         passed(9)
     assert amounts == [(0, 10), (4, 10), (10, 10), (10, 15), (15, 15)]
     assert work
-    assert not _progress.Work()
+    assert not _callbacks.Work()
