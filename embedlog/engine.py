@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
+from embedlog._callbacks import Progress, Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.clients import Children
@@ -53,12 +54,22 @@ class Engine:
 
     replicated = False  # whether partitions have leaders, which can change or be absent
 
-    def __init__(self, paths: Sequence[Path], *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        read_only: bool,
+        create: bool,
+        config: LogConfig,
+        alone: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
         self.path = paths[0] if paths else Path()
         self.read_only = read_only
         self.config = config
         self.children = Children()
         self.metrics, self.traffic = Metrics(), dict[str, Traffic]()  # what this process does with the log
+        self.loads = Work(progress)
         self._pid = os.getpid()
         self._closed = False
         self._closer: int | None = None
@@ -274,6 +285,7 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
+        self.loads.end()
         for service in self._services:
             service.stop()
         self._closer = threading.get_ident()  # the only thread that may still use the partitions

@@ -14,6 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
+from embedlog._callbacks import Progress, Work
 from embedlog.admin.administration import Administration
 from embedlog.admin.directory_engine import open_directory
 from embedlog.admin.groups import GroupAdmin
@@ -67,6 +68,7 @@ class Log(Administration, ReplicaAdministration):
         create: bool = True,
         alone: bool = False,
         racks: Sequence[str | None] | None = None,
+        progress: Progress | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LogOptions],
     ) -> None:
@@ -76,11 +78,13 @@ class Log(Administration, ReplicaAdministration):
             from embedlog.replica import ReplicatedEngine
 
             places = [location.checked(each) for each in path]
-            engine = ReplicatedEngine(places, read_only=read_only, create=create, config=parsed, racks=racks)
+            engine = ReplicatedEngine(places, read_only=read_only, create=create, config=parsed, racks=racks, progress=progress)
         else:
             if racks is not None:
                 raise TypeError("racks belong to a list of directories, one for each")
-            engine = open_directory(location.checked(path), read_only=read_only, create=create, alone=alone, config=parsed)
+            engine = open_directory(
+                location.checked(path), read_only=read_only, create=create, alone=alone, config=parsed, progress=progress
+            )
         try:
             self._use(engine)
         except BaseException:
@@ -315,14 +319,15 @@ class Log(Administration, ReplicaAdministration):
         """Records below this offset are on stable storage."""
         return self._engine.partition(topic, partition).durable_offset
 
-    def housekeep(self, *, due_only: bool = False) -> None:
-        """Do one round of retention, expiry and removal of old files in this thread.
+    def housekeep(self, *, due_only: bool = False, progress: Callable[[int, int], object] | None = None) -> None:
+        """Do one round of retention, expiry, removal of old files and compaction in this thread.
 
         `due_only`: only due tasks that no other process does, which are usually none; for programs that open the log briefly.
+        `progress(bytes done, bytes known so far)` is called during compaction; what it raises ends the round.
         """
         self._engine.check_writable()
         if self._housekeeper is not None:
-            self._housekeeper.once(due_only=due_only)
+            self._housekeeper.once(due_only=due_only, work=Work(progress))
 
     def close(self) -> None:
         """Close the directory; the last process shuts it down cleanly. Idempotent.
@@ -396,6 +401,7 @@ def open(
     create: bool = True,
     alone: bool = False,
     racks: Sequence[str | None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     config: Mapping[str, Any] | None = None,
     **settings: Unpack[LogOptions],
 ) -> Log:
@@ -404,12 +410,16 @@ def open(
     `read_only` takes no lock and needs no write permission; it follows other processes. `create=False` refuses an absent path.
     A list of directories is a set with replicas; those that are missing or fail are away. `racks` has a label for each. One
     directory of a set is written only if `alone`. `config` has Kafka's names (docs/configuration.md); keywords use "_".
+    `progress(bytes done, bytes known so far)` is called in each load of a partition from its files, as in a recovery. A partition
+    is loaded by the call that uses it first; what `progress` raises ends that call.
 
     Raises DirectoryInUseError if a broker uses it, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
     ReplicaSetError, ConfigError, StorageError.
     """
     try:
-        return Log(path, read_only=read_only, create=create, alone=alone, racks=racks, config=config, **settings)
+        return Log(
+            path, read_only=read_only, create=create, alone=alone, racks=racks, progress=progress, config=config, **settings
+        )
     except StorageError as error:
         if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
@@ -38,6 +39,7 @@ class Owner(Protocol):
     """The open log to which a directory belongs."""
 
     metrics: Metrics
+    loads: Work
     traffic: dict[str, Traffic]
 
     def check_open(self) -> None:
@@ -56,7 +58,7 @@ class LogDirectory:
     def __init__(self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
         self.check_open = owner.check_open
         self.forget_topic = owner.forget_topic
-        self.metrics, self.traffic = owner.metrics, owner.traffic
+        self.metrics, self.loads, self.traffic = owner.metrics, owner.loads, owner.traffic
         self.path = path
         self.read_only = read_only
         self.config = config
@@ -167,6 +169,7 @@ class LogDirectory:
             reacquire=directory.reacquire,
             traffic=self.traffic,
             metrics=self.metrics,
+            loads=self.loads,
         )
 
     def _refresh_live(self) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from embedlog._callbacks import Progress
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
@@ -58,9 +59,10 @@ class ReplicatedEngine(Engine):
         create: bool,
         config: LogConfig,
         racks: Sequence[str | None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._racks = racks
-        super().__init__(paths, read_only=read_only, create=create, config=config)
+        super().__init__(paths, read_only=read_only, create=create, config=config, progress=progress)
 
     def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
         config = self.config

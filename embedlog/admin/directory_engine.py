@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from embedlog._callbacks import Progress
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
 from embedlog.replica_set import set_up
 
 
-def open_directory(path: Path, *, read_only: bool, create: bool, config: LogConfig, alone: bool = False) -> Engine:
+def open_directory(
+    path: Path,
+    *,
+    read_only: bool,
+    create: bool,
+    config: LogConfig,
+    alone: bool = False,
+    progress: Progress | None = None,
+) -> Engine:
     """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
     try:
-        return Engine([path], read_only=read_only, create=create, config=config, alone=alone)
+        return Engine([path], read_only=read_only, create=create, config=config, alone=alone, progress=progress)
     except set_up.SetOfOne:
         from embedlog.replica import ReplicatedEngine
 
-        return ReplicatedEngine([path], read_only=read_only, create=create, config=config)
+        return ReplicatedEngine([path], read_only=read_only, create=create, config=config, progress=progress)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
+from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
@@ -80,7 +81,7 @@ class DirectoryJobs:
         """Compact, when due."""
         pause_ms = self._config.log_cleaner_backoff_ms
         if self.is_turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
-            self.clean()
+            self.clean(Work())
 
     def points_due(self) -> bool:
         """Whether checkpoints are due; `points` needs a lock that comes before `lock` in the lock order."""
@@ -132,7 +133,7 @@ class DirectoryJobs:
 
     # ---- compaction ------------------------------------------------------------------------------
 
-    def clean(self) -> None:
+    def clean(self, work: Work) -> None:
         """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is left.
 
         `log.cleaner.enable=false`: nothing is compacted.
@@ -144,7 +145,7 @@ class DirectoryJobs:
         due = [(ratio, each) for each in partitions if (ratio := self._dirty_ratio(each, now_ms)) is not None]
         for _, partition in sorted(due, key=lambda pair: -pair[0]):
             with self.reported(f"compaction of {partition.topic}-{partition.number}"):
-                self._compact(partition, now_ms)
+                self._compact(partition, now_ms, work)
 
     def _dirty_ratio(self, partition: Partition, now_ms: int) -> float | None:
         with self.reported(f"compaction of {partition.topic}-{partition.number}"):
@@ -154,9 +155,9 @@ class DirectoryJobs:
     def _known(self, partition: Partition) -> int:
         return self._cleaned.get((partition.topic, partition.number)) or -1
 
-    def _compact(self, partition: Partition, now_ms: int) -> None:
+    def _compact(self, partition: Partition, now_ms: int, work: Work) -> None:
         memory_bytes = self._config.log_cleaner_dedupe_buffer_size
-        while (end := partition.compact(self._known(partition), memory_bytes, now_ms)) >= 0:
+        while (end := partition.compact(self._known(partition), memory_bytes, now_ms, work)) >= 0:
             self._cleaned[partition.topic, partition.number] = end
             if self._ending():
                 return

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from embedlog import _callbacks, _logging
+from embedlog._callbacks import Work
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.storage import files
 
@@ -134,16 +135,16 @@ class Housekeeper:
     def _deadline(self) -> int:
         return files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
 
-    def once(self, *, due_only: bool) -> None:
+    def once(self, *, due_only: bool, work: Work) -> None:
         """Do one round in the caller's thread; `due_only`: only due tasks, unless another process does them."""
         if due_only:
             self.tick()
         else:
-            self.by_hand(self._deadline())
+            self.by_hand(self._deadline(), work)
 
     # ---- a round ---------------------------------------------------------------------------------
 
-    def by_hand(self, deadline_ns: int) -> None:
+    def by_hand(self, deadline_ns: int, work: Work) -> None:
         """Do a complete round in the caller's thread.
 
         Raises LockTimeoutError if another housekeeper holds the lock for too long.
@@ -156,5 +157,5 @@ class Housekeeper:
             with self.jobs.reported("groups"):
                 self._engine.groups.housekeep()
                 self._engine.groups.expire(deadline_ns)
-            self.jobs.clean()
+            self.jobs.clean(work)
         self.jobs.points()

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
+from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
@@ -207,7 +208,7 @@ class ReplicaHousekeeper(Housekeeper):
         gone = None if node is None else directories.missing(node)
         return (what, problem) if gone is None else (f"node {node}", gone)
 
-    def by_hand(self, deadline_ns: int) -> None:
+    def by_hand(self, deadline_ns: int, work: Work) -> None:
         """Do a complete round in the caller's thread. Raises LockTimeoutError."""
         self._set.members.tend(by_hand=True)
         self.tend()
@@ -215,11 +216,11 @@ class ReplicaHousekeeper(Housekeeper):
         for at, jobs in enumerate(self._current()):
             with self._of_directory():
                 if at == 0:
-                    super().by_hand(deadline_ns)
+                    super().by_hand(deadline_ns, work)
                     continue
                 with jobs.lock.hold(deadline_ns):
                     jobs.round(by_hand=True)
-                    jobs.clean()
+                    jobs.clean(work)
                 jobs.points()
 
     @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 import embedlog
+from embedlog.cli.progress import loads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -52,7 +53,8 @@ def directories() -> list[str]:
 def open_log(*, read_only: bool = True, create: bool = False) -> embedlog.Log:
     """The log of this invocation: one directory, or a set. It is created only if `create`."""
     places = directories()
-    return embedlog.open(places[0] if len(places) == 1 else places, read_only=read_only, create=create)
+    path = places[0] if len(places) == 1 else places
+    return embedlog.open(path, read_only=read_only, create=create, progress=loads())
 
 
 class NoReader(Exception):

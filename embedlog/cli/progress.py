@@ -1,17 +1,21 @@
 """Shows the progress of long work on standard error, if that is a terminal.
 
 PROGRESS-1  rich is imported for terminals only; without one, nothing is printed
+PROGRESS-2  loads of partitions are shown only after a second: most take milliseconds, and an import of rich takes longer
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from embedlog.progress import Advance
+
+LATE_S: Final = 1.0
 
 
 @contextmanager
@@ -24,3 +28,29 @@ def progress(*, lines: bool = False, unit: Literal["bytes", "offsets"] = "bytes"
 
     with bar(unit=unit, transient=lines) as advance:
         yield advance
+
+
+class Loads:
+    """The progress of loads as a bar (PROGRESS-2). Threads: one."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._shown: Advance | None = None
+        self._stack = ExitStack()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Draw the amounts; the bar is removed when all is loaded."""
+        if done == total:
+            self._stack.close()
+            self._began_s, self._shown = time.monotonic(), None
+        elif self._shown is not None:
+            self._shown(done, total)
+        elif time.monotonic() - self._began_s > LATE_S:
+            from embedlog.progress import bar
+
+            self._shown = self._stack.enter_context(bar("loading", unit="bytes", transient=True))
+
+
+def loads() -> Loads | None:
+    """A callback for `progress=` of `embedlog.open`, if standard error is a terminal."""
+    return Loads() if sys.stderr.isatty() else None

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import ContentSwitcher, Footer, Static, Tab, Tabs
 
@@ -34,6 +36,12 @@ PANES: tuple[type[Pane], ...] = (
 )  # fmt: skip
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 READ_ONLY = "read-only: start with --write"
+WIDE = 96  # columns that the tabs need
+
+
+def label(number: int, pane: type[Pane], *, narrow: bool = False) -> str:
+    """The text of a tab; the short one in a terminal of 80 columns."""
+    return f"{number} {(narrow and pane.SHORT) or pane.LABEL}"
 
 
 class Delivered(Message):
@@ -51,7 +59,10 @@ class Console(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { background: $primary-background; height: 1; padding: 0 1; }
-    #status { height: 1; padding: 0 1; background: $surface; }
+    #place { width: 1fr; }
+    #always { width: auto; color: $text-muted; }
+    #status { height: auto; max-height: 4; padding: 0 1; background: $surface; }
+    .narrow Tab { padding: 0 1 0 0; }
     #status.error { color: $text-error; text-style: bold; }
     ContentSwitcher { height: 1fr; }
     .section { height: 1fr; }
@@ -68,9 +79,9 @@ class Console(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"show('{pane.NAME}')", pane.LABEL, show=False) for number, pane in enumerate(PANES, 1)),
-        Binding("r", "read", "refresh"),
-        Binding("question_mark", "keys", "keys", key_display="?"),
-        Binding("q", "quit", "quit"),
+        Binding("r", "read", "refresh", show=False),
+        Binding("question_mark", "keys", "keys", key_display="?", show=False),
+        Binding("q", "quit", "quit", show=False),
         Binding("ctrl+c", "quit", "quit", show=False),
     ]
 
@@ -86,13 +97,15 @@ class Console(App[None]):
         self._changer = Reader("change", self.places, self._deliver)
         self._failed = False  # whether the status line has the error of a read
         self._status = Static("", id="status", markup=False)
-        self._tabs = Tabs(*(Tab(f"{number} {pane.LABEL}", id=f"tab-{pane.NAME}") for number, pane in enumerate(PANES, 1)))
+        self._tabs = Tabs(*(Tab(label(number, pane), id=f"tab-{pane.NAME}") for number, pane in enumerate(PANES, 1)))
         self._switcher = ContentSwitcher(*self.panes.values(), initial=f"pane-{PANES[0].NAME}")
         self.pane: Pane = self.panes[PANES[0].NAME]  # the tab that is shown
 
     def compose(self) -> ComposeResult:
         mode = "write" if self.write else "read-only"
-        yield Static(plain(f"embedlog · {', '.join(self.places)} · {mode}"), id="head")
+        with Horizontal(id="head"):
+            yield Static(plain(f"embedlog · {mode} · {', '.join(self.places)}"), id="place")
+            yield Static(plain("? keys  q quit"), id="always")
         yield self._tabs
         yield self._switcher
         yield self._status
@@ -103,6 +116,12 @@ class Console(App[None]):
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:  # the terminal gets its previous state
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
+
+    def on_resize(self, event: Resize) -> None:
+        narrow = event.size.width < WIDE
+        self._tabs.set_class(narrow, "narrow")
+        for number, pane in enumerate(PANES, 1):
+            self._tabs.query_one(f"#tab-{pane.NAME}", Tab).label = plain(label(number, pane, narrow=narrow))
 
     async def on_unmount(self) -> None:
         if threading.current_thread() is threading.main_thread():

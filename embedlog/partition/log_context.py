@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog._native.system import Published
@@ -275,6 +276,7 @@ class Context:
     copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)  # from leaders, with writers that were dropped
     traffic: dict[str, Traffic] = field(default_factory=dict)  # by topic; all directories of an open log share it
     metrics: Metrics = field(default_factory=Metrics)  # syncs, compactions and recoveries of an open log
+    loads: Work = field(default_factory=Work)  # of partitions from their files; all directories of an open log share it
 
     def note_load(self, spent_s: float, recovered: bool) -> None:
         """Count a load of a partition that this process will serve."""

@@ -9,6 +9,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
@@ -440,10 +441,10 @@ class Partition:
         found = Cleaner(self._lock, self._reader, self._syncer).due(known, now_ms)
         return None if found is None else found.ratio
 
-    def compact(self, known: int, memory_bytes: int, now_ms: int) -> int:
+    def compact(self, known: int, memory_bytes: int, now_ms: int, work: Work | None = None) -> int:
         """One pass of compaction if one is due: the offset up to which the log is clean then, -1 if no pass was completed.
 
         `known`: the offset up to which this process cleaned it, -1: as in the checkpoint. REQUIRES the housekeeper's lock.
         Raises CorruptRecordError, DurabilityError, LockTimeoutError.
         """
-        return Cleaner(self._lock, self._reader, self._syncer).compact(known, memory_bytes, now_ms)
+        return Cleaner(self._lock, self._reader, self._syncer).compact(known, memory_bytes, now_ms, work or Work())

@@ -301,6 +301,7 @@ class PartitionState:
             foreign=foreign,
             begun=dirty,
             producer_expiration_ms=self.context.producer_expiration_ms,
+            work=self.context.loads,
         )
 
     def mark_dirty(self) -> None:

@@ -19,7 +19,7 @@ Advance: TypeAlias = Callable[[int, int], None]  # the amount done, and the whol
 def bar(
     title: str = "", *, unit: Literal["bytes", "offsets"] = "offsets", transient: bool = False, file: IO[str] | None = None
 ) -> Iterator[Advance]:
-    """A bar until the end of the block, as a callback for `progress=` of `log.scan` and `log.backup`.
+    """A bar until the end of the block, as a callback for `progress=` of `open`, `scan`, `backup`, `housekeep`, `check`.
 
     `transient` removes it at the end. `file` is standard error without one. Raises MissingExtraError without rich.
 

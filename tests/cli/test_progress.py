@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from embedlog.cli import progress as progress_module
 from embedlog.cli.progress import progress
 
 
@@ -37,3 +38,23 @@ def test_lines_on_the_same_terminal_have_no_bar(monkeypatch: pytest.MonkeyPatch)
 def test_no_terminal_gets_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     drawn(lines=False)
     assert capfd.readouterr() == ("", "")
+
+
+def test_loads_are_a_bar_only_if_they_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    shown = progress_module.loads()
+    assert shown is not None
+    shown(0, 2 << 20)
+    shown(2 << 20, 2 << 20)
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(progress_module, "LATE_S", 0.0)
+    shown(2 << 20, 4 << 20)
+    shown(3 << 20, 4 << 20)
+    shown(4 << 20, 4 << 20)
+    assert "3.0/4.0 MiB" in terminal.getvalue()
+
+
+def test_loads_without_a_terminal_have_no_callback(capfd: pytest.CaptureFixture[str]) -> None:
+    assert progress_module.loads() is None

@@ -330,6 +330,44 @@ def test_damage_is_a_line_in_records_and_a_row_of_the_check(own_log: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_damaged_topic_is_a_row_beside_the_others(own_log: Path) -> None:
+    segment = own_log / "orders-0" / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    data[500] ^= 1
+    segment.write_bytes(data)
+
+    async def scenario() -> None:
+        async with opened(own_log, size=(200, 24)) as screen:
+            await screen.shows("2 topics · 1 not readable: press 8, then c", "evil", "checksum of a batch")
+            await screen.tab(3)
+            await screen.shows("readers")
+            await screen.tab(6)
+            await screen.shows("1 not readable", "evil")
+            await screen.tab(8)
+            await screen.press("c")
+            await screen.shows("1 × damage", "0-124")
+
+    run(scenario)
+
+
+def test_eighty_columns_show_all_tabs_and_the_keys_of_help(known_log: Path) -> None:
+    async def scenario() -> None:
+        async with opened(known_log, size=(80, 24)) as screen:
+            await screen.shows("orders", "8 Damage", "4 Txns", "? keys  q quit")
+
+    run(scenario)
+
+
+def test_an_empty_log_says_how_to_create_a_topic(tmp_path: Path) -> None:
+    embedlog.open(tmp_path / "empty", config=QUICK).close()
+
+    async def scenario() -> None:
+        async with opened(tmp_path / "empty") as screen:
+            await screen.shows("no topic: c creates one")
+
+    run(scenario)
+
+
 def test_find_limits_the_rows_and_keeps_the_cursor(known_log: Path) -> None:
     async def scenario() -> None:
         async with opened(known_log) as screen:

@@ -41,6 +41,23 @@ def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str
     new = [NewTopic(name, count, 1, config=dict((config or {}).get(name, {}))) for name, count in topics.items()]
     for future in admin.create_topics(new, operation_timeout=30).values():
         future.result(60)
+    _await_leaders(bootstrap, topics)
+
+
+def _await_leaders(bootstrap: str, topics: Mapping[str, int]) -> None:
+    """Until each partition answers: a broker creates a topic before it leads its partitions."""
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    asking, deadline = Consumer({"bootstrap.servers": bootstrap, "group.id": "asking"}), time.monotonic() + 60
+    for place in [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]:
+        while True:
+            try:
+                asking.get_watermark_offsets(place, timeout=10)
+                break
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+    asking.close()
 
 
 def messages(bootstrap: str, topics: Mapping[str, int], isolation: str = "read_uncommitted") -> list[Any]:

@@ -67,7 +67,7 @@ def _grid(title: str, rows: list[Row]) -> Grid:
 
 def _row(number: int, found: Finding, places: Sequence[str]) -> Row:
     facts = "" if found.expected is None else f" (expected {found.expected}, found {found.found})"
-    offsets = f"{found.first_offset}-{found.end_offset}" if 0 <= found.first_offset < found.end_offset else None
+    offsets = f"{found.first_offset}-{found.end_offset - 1}" if 0 <= found.first_offset < found.end_offset else None
     return row(number, [
         found.severity, found.topic, found.partition, offsets, _relative(found.path, places), found.position,
         f"{found.message}{facts}", found.meaning, found.remedy,

@@ -1,15 +1,17 @@
 """Observes an open log: topics, partitions, groups, transactions, replicas, settings and processes, as grids.
 
 OBSERVE-1  what disappears during an observation is left out: a topic may be deleted between its name and its description
+OBSERVE-2  a topic or group that cannot be read is a row with the reason, and the others are shown
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import embedlog
-from embedlog import GroupNotFoundError, Log, TopicDescription, UnknownTopicOrPartitionError
+from embedlog import EmbedlogError, GroupNotFoundError, Log, TopicDescription, UnknownTopicOrPartitionError
 from embedlog.console.model import text
 from embedlog.console.model.grid import Grid, Row, grid, row
 from embedlog.console.model.rates import Level, Rates
@@ -17,12 +19,41 @@ from embedlog.console.model.rates import Level, Rates
 SEGMENT = ".log"
 
 
-def _topics(log: Log, internal: bool) -> Iterator[TopicDescription]:
+Problems = list[tuple[str, EmbedlogError]]  # what cannot be read, with the reason
+PROBLEM = "problem"
+NO_TOPIC = "no topic: c creates one, if started with --write"
+
+
+def _topics(log: Log, internal: bool) -> tuple[list[TopicDescription], Problems]:
+    found: list[TopicDescription] = []
+    problems: Problems = []
     for name in log.topics(include_internal=internal):
         try:
-            yield log.describe_topic(name)
+            found.append(log.describe_topic(name))
         except UnknownTopicOrPartitionError:
             continue
+        except EmbedlogError as problem:
+            problems.append((name, problem))
+    return found, problems
+
+
+def _with_problems(title: str, columns: str, rows: list[Row], right: str, problems: Problems) -> Grid:
+    """A grid with a row for each problem; their column is shown only if there is one."""
+    if not problems:
+        return grid(title, columns, rows, right)
+    blank = [""] * columns.count("|")
+    rows = [*(row(name, [name, *blank, _reason(problem)], name) for name, problem in problems), *_widened(rows)]
+    hint = f"{title} · {len(problems)} not readable: press 8, then c, for a check"
+    return grid(hint, f"{columns}|{PROBLEM}", rows, right)
+
+
+def _reason(problem: EmbedlogError) -> str:
+    """The message first: a path is long, and cut by the screen."""
+    return problem.message if problem.path is None else f"{problem.message}: {os.sep.join(problem.path.split(os.sep)[-2:])}"
+
+
+def _widened(rows: Iterable[Row]) -> Iterator[Row]:
+    return (replace(each, cells=(*each.cells, "")) for each in rows)
 
 
 def segment_count(path: str) -> int | None:
@@ -39,7 +70,7 @@ def segment_count(path: str) -> int | None:
 
 def topics(log: Log, rates: Rates, time_s: float, *, internal: bool) -> list[Grid]:
     """All topics with their rates since the last observation."""
-    found = list(_topics(log, internal))
+    found, problems = _topics(log, internal)
     _observe(rates, time_s, found)
     rows = []
     for each in found:
@@ -52,7 +83,9 @@ def topics(log: Log, rates: Rates, time_s: float, *, internal: bool) -> list[Gri
             sum(counts), _offsets(part.log_start_offset for part in parts), _offsets(part.high_watermark for part in parts),
         ], each.name))  # fmt: skip
     columns = "topic|partitions|offsets|size|records/s|bytes/s|segments|start|end"
-    return [grid(text.counted(len(rows), "topic"), columns, rows, "partitions|offsets|size|records/s|bytes/s|segments|start|end")]
+    right = "partitions|offsets|size|records/s|bytes/s|segments|start|end"
+    title = text.counted(len(rows) + len(problems), "topic") if rows or problems else NO_TOPIC
+    return [_with_problems(title, columns, rows, right, problems)]
 
 
 def partitions(log: Log, topic: str, rates: Rates, time_s: float) -> list[Grid]:
@@ -92,18 +125,21 @@ def _offsets(numbers: Iterator[int]) -> str:
 def groups(log: Log, selected: str | None) -> list[Grid]:
     """All groups; members and partitions of the selected one."""
     found = []
+    problems: Problems = []
     for name in log.groups():
         try:
             found.append(log.describe_group(name))
         except GroupNotFoundError:
             continue
+        except EmbedlogError as problem:
+            problems.append((name, problem))
     rows = [
         row(each.group_id, [each.group_id, each.state, each.type, each.assignor, each.generation, len(each.members),
             len(each.partitions), text.count(each.lag)], each.group_id)
         for each in found
     ]  # fmt: skip
-    right = "generation|members|partitions|lag"
-    made = [grid(text.counted(len(rows), "group"), "group|state|type|assignor|generation|members|partitions|lag", rows, right)]
+    columns, right = "group|state|type|assignor|generation|members|partitions|lag", "generation|members|partitions|lag"
+    made = [_with_problems(text.counted(len(rows) + len(problems), "group"), columns, rows, right, problems)]
     shown = next((each for each in found if each.group_id == selected), found[0] if found else None)
     title = "" if shown is None else f" of {shown.group_id}"
     members, lags = (shown.members, shown.partitions) if shown is not None else ((), ())
@@ -190,13 +226,14 @@ def _nodes(nodes: tuple[int, ...]) -> str:
 def settings(log: Log, *, own_only: bool) -> list[Grid]:
     """The effective settings of each topic, and where they come from."""
     rows = []
-    for each in _topics(log, internal=False):
+    found, problems = _topics(log, internal=False)
+    for each in found:
         effective = dict(each.config) if own_only else log.config.topic_config(dict(each.config)).as_kafka()
         for name, value in sorted(effective.items()):
             origin = "topic" if name in each.config else "default"
             rows.append(row(f"{each.name} {name}", [each.name, name, value, origin]))
     title = "settings of topics" if own_only else "effective settings of topics"
-    return [grid(title, "topic|setting|value|origin", rows)]
+    return [_with_problems(title, "topic|setting|value|origin", rows, "", problems)]
 
 
 def processes(places: list[str], list_processes: Callable[..., list[embedlog.ProcessDescription]]) -> list[Grid]:

@@ -18,6 +18,7 @@ class TransactionsPane(GridsPane):
 
     NAME = "transactions"
     LABEL = "Transactions"
+    SHORT = "Txns"
     SECTIONS = 2
     BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "abort", "abort")]
 
@@ -68,6 +69,7 @@ class ProcessesPane(GridsPane):
 
     NAME = "processes"
     LABEL = "Processes"
+    SHORT = "Procs"
 
     def work(self) -> Callable[[Task], Any]:
         places = self.console.places

@@ -27,6 +27,7 @@ class Pane(Vertical):
 
     NAME: ClassVar[str]
     LABEL: ClassVar[str]
+    SHORT: ClassVar[str] = ""  # in a narrow terminal, if it differs
     live: ClassVar[bool] = True  # whether the interval reads it again
 
     def __init__(self) -> None:

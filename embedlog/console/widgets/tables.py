@@ -98,7 +98,7 @@ class Section(Vertical):
 
     def __init__(self, **facts: Any) -> None:
         super().__init__(**facts)
-        self.title = Static("", classes="title", markup=False)
+        self.title = Static("reading …", classes="title", markup=False)
         self.table = GridTable()
         self._shown_title: str | None = None
 

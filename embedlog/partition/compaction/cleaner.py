@@ -16,6 +16,7 @@ from time import monotonic
 import numpy as np
 
 from embedlog import index, segment
+from embedlog._callbacks import Passed, Work
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import aborted_transactions
@@ -68,7 +69,7 @@ class Cleaner:
             max_lag_ms=config.max_compaction_lag_ms,
         )
 
-    def compact(self, known: int, memory_bytes: int, now_ms: int) -> int:
+    def compact(self, known: int, memory_bytes: int, now_ms: int, work: Work) -> int:
         """One pass, if one is due; the offset up to which the log is clean then, -1 if no pass was completed.
 
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
@@ -80,16 +81,17 @@ class Cleaner:
         state, began_s = self.state, monotonic()
         if state.durable_offset < found.end:
             self.syncer.sync(state.published().log_end, state.deadline())
-        work = _Pass(self, found, memory_bytes, now_ms)
-        end = work.fill_map()
-        if end <= found.first_dirty:
-            return -1
-        read_bytes = written_bytes = 0
-        for group in work.groups(end):
-            made, records = work.write(group, end)
-            if not work.swap(group, made, records, end):
-                return -1  # the next pass repeats it
-            read_bytes, written_bytes = read_bytes + sum(info.size for info in group), written_bytes + made.size
+        this = _Pass(self, found, memory_bytes, now_ms)
+        with work.piece(this.size_bytes()) as this.passed:
+            end = this.fill_map()
+            if end <= found.first_dirty:
+                return -1
+            read_bytes = written_bytes = 0
+            for group in this.groups(end):
+                made, records = this.write(group, end)
+                if not this.swap(group, made, records, end):
+                    return -1  # the next pass repeats it
+                read_bytes, written_bytes = read_bytes + sum(info.size for info in group), written_bytes + made.size
         self._note(end, monotonic() - began_s, read_bytes, written_bytes)
         return end
 
@@ -116,6 +118,12 @@ class _Pass:
         aborted = self._aborted()
         self._learning, self._cleaning = Transactions(aborted), Transactions(aborted)
         self._producers = self._producers_now()
+        self.passed: Passed = lambda count: None  # takes the bytes that were read
+
+    def size_bytes(self) -> int:
+        """The bytes that the pass reads: the dirty part for the map, then everything."""
+        found = self._sealed(self._bounds.end)
+        return sum(info.size * (1 + (info.next_offset > self._bounds.first_dirty)) for info in found)
 
     def _sealed(self, end: int) -> list[SegmentInfo]:
         return [info for info in self._cleaner.lock.segments.all(self._now)[:-1] if info.base < end]
@@ -143,6 +151,7 @@ class _Pass:
             for data, batches in walk.chunks():
                 self._cleaner.reader.check_epochs(path, batches, 0)
                 yield data, batches
+                self.passed(len(data))
             if walk.end != info.size or (info.digested and chain.digest != info.digest):
                 problem = walk.problem.message if walk.problem else "the segment is not what was written"
                 raise CorruptRecordError(f"cannot be compacted: {problem}", path=path, position=walk.end)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlog import segment
+from embedlog._callbacks import Work
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Problem
@@ -56,6 +57,7 @@ class Loading:
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
     in_set: bool = False  # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
+    work: Work = field(default_factory=Work)  # the progress of loads
 
 
 class Point(NamedTuple):

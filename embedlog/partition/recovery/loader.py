@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 
 from embedlog import index, segment
+from embedlog._callbacks import Passed
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
@@ -80,8 +81,19 @@ class _Loader:
         self.seen_epochs: list[tuple[int, int]] = []
         self.read_again: list[int] = []
         self.has_producers = False
+        self.passed: Passed = lambda count: None
 
     def run(self) -> Loaded:
+        work = self.loading.work
+        with work.piece(sum(map(self._size, self.bases)) if work else 0) as self.passed:
+            return self._run()
+
+    def _size(self, base: int) -> int:
+        path = file_names.segment_path(self.directory, base)
+        facts = files.facts_of(path)
+        return 0 if facts is None else facts.size
+
+    def _run(self) -> Loaded:
         self._check_range()
         self.bases = self.evidence.check_bases(self.bases) or [self._first_segment()]
         segments: list[SegmentInfo] = []
@@ -93,6 +105,7 @@ class _Loader:
             if trusted is not None and not last:
                 segments.append(trusted)
                 self.chain = Chain(trusted.next_offset, trusted.epoch)
+                self.passed(trusted.size)
                 continue
             info, active, whole = self._examine(base, following, closed=trusted)
             segments.append(info)
@@ -214,6 +227,7 @@ class _Loader:
                 run.add(batches)
                 builder.add(batches, walk.before)
                 self._note_epochs(batches)
+                self.passed(int(batches["size"].sum()))
         if walk.agreed is not None:
             return self._scan(base, path, size, following, walk)
         chain.next_offset = max(chain.next_offset, base)
