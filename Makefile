@@ -10,12 +10,16 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 CC ?= cc
 VENV ?= .venv
 BIN := $(VENV)/bin
+# `make demo` needs no tools of a contributor: it has an environment of its own until `make install` has made the full one.
+DEMO_VENV := $(if $(wildcard $(VENV)/.built),$(VENV),.venv-demo)
+RELEASE := build/release-tools
 # Two workers more than cores: tests wait for timers, brokers and Spark about half of their time.
 JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_native/*/*.h embedlog/_native/build.py)
 # The C core with mutants, which the tests switch on. Only this environment has it: the build of a wheel never sets the variable.
 TEST_BUILD := EMBEDLOG_TEST_BUILD=1
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+INSTALL := -m pip install -q --disable-pip-version-check
+PIP := $(BIN)/python $(INSTALL)
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 # A test that hangs fails after its own timeout. After the death of a worker xdist may wait without end (its issue 1378): then
@@ -36,11 +40,13 @@ OR_KEPT = || { echo "embedlog: files of the failed tests are kept in $$dir$(HINT
 
 # Spark needs Java; without it, its tests are skipped with a message.
 EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
+# What `make install` says before it installs: measured on CPython 3.11, x86-64.
+SIZE = : @SIZE@
 
 fail = { echo 'embedlog: $(1)' >&2; exit 1; }
 
 .PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
-    test-all fuzz check bench docs site clean
+    test-all fuzz check bench docs site wheels test-wheels clean
 
 help:
 	@echo 'make demo           the standard library in three directories, one of them lost: write, tail, share, search, read'
@@ -58,27 +64,36 @@ help:
 	@echo 'make bench          the benchmarks'
 	@echo 'make docs           generate the tables of docs/ from the code'
 	@echo 'make site           the documentation site in build/site: open build/site/index.html'
+	@echo 'make wheels         the sdist and the wheels of all platforms in dist/'
+	@echo 'make test-wheels    the wheel of this machine in new environments without a compiler, for each Python: $(PYTHONS)'
 
 # ---- the environment -------------------------------------------------------------------------------------------------
 
-$(VENV)/.tools:
+$(sort $(VENV)/.tools .venv-demo/.tools):
 	@[ -n "$(PYTHON)" ] || $(call fail,no Python >= 3.11 on the path (looked for python3 and python3.11 to python3.14))
 	@command -v $(CC) >/dev/null || $(call fail,no C compiler on the path: install gcc or clang (or set CC))
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call fail,$(PYTHON) cannot make environments: install python3-venv)
 	@$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
 	    || $(call fail,$(PYTHON) has no Python.h: install python3-dev)
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@$(PIP) 'setuptools>=77' 'cffi>=1.17' >$(VENV)/install.txt 2>&1 \
-	    || $(call fail,pip cannot fetch packages: is there a network and a package index? ($(VENV)/install.txt))
+	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) 'setuptools>=77' 'cffi>=1.17' >$(@D)/install.txt 2>&1 \
+	    || $(call fail,pip cannot fetch packages: is there a network and a package index? ($(@D)/install.txt))
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.tools $(NATIVE)
-	@echo 'embedlog: installing into $(VENV)'
-	@$(TEST_BUILD) $(PIP) --no-build-isolation -e '.[$(EXTRAS)]' >$(VENV)/install.txt 2>&1 || { \
-	    grep -qi 'error: command' $(VENV)/install.txt \
-	    && { grep -m 5 'error:' $(VENV)/install.txt; $(call fail,the C core does not compile: see $(VENV)/install.txt); } \
-	    || $(call fail,pip cannot install the dependencies of pyproject.toml: see $(VENV)/install.txt); }
+# An editable install; EXTRAS_HERE and BUILD_HERE belong to the environment. Editable, so the sources of the clone are used.
+$(sort $(VENV)/.built .venv-demo/.built): %/.built: %/.tools $(NATIVE)
+	@echo 'embedlog: installing into $(@D): the package, compiled here, with the packages of [$(EXTRAS_HERE)]$(SIZE_HERE)'
+	@$(BUILD_HERE) $(@D)/bin/python $(INSTALL) --no-build-isolation -e '.[$(EXTRAS_HERE)]' >$(@D)/install.txt 2>&1 || { \
+	    grep -qi 'error: command' $(@D)/install.txt \
+	    && { grep -m 5 'error:' $(@D)/install.txt; $(call fail,the C core does not compile: see $(@D)/install.txt); } \
+	    || $(call fail,pip cannot install the dependencies of pyproject.toml: see $(@D)/install.txt); }
 	@touch $@
+
+$(VENV)/.built: EXTRAS_HERE = $(EXTRAS)
+$(VENV)/.built: SIZE_HERE = $(SIZE)
+$(VENV)/.built: BUILD_HERE = $(TEST_BUILD)
+.venv-demo/.built: EXTRAS_HERE = demo
+.venv-demo/.built: BUILD_HERE = EMBEDLOG_TEST_BUILD=0
 
 install: $(VENV)/.built
 
@@ -94,8 +109,8 @@ $(VENV)/.docs: $(VENV)/.built pyproject.toml
 	    || $(call fail,pip cannot install the documentation tools: see $(VENV)/install.txt)
 	@touch $@
 
-demo: install
-	@$(BIN)/python -m embedlog.demo $(ARGS)
+demo: $(DEMO_VENV)/.built
+	@$(DEMO_VENV)/bin/python -m embedlog.demo $(ARGS)
 
 # Java is checked before the installation. An environment from before Java has no Spark: then it is installed once more.
 demo-spark:
@@ -192,6 +207,26 @@ docs: install
 site: install $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo 'embedlog: the pages are in build/site'
+
+# ---- wheels ----------------------------------------------------------------------------------------------------------
+
+# Pythons of `make test-wheels`: those on the path, and those of pyenv.
+PYTHONS ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3.15; do command -v $$name; done; \
+    ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[1-9].*/bin/python 2>/dev/null)
+
+$(RELEASE)/.tools: release/requirements.txt
+	@[ -n "$(PYTHON)" ] || $(call fail,no Python >= 3.11 on the path)
+	@echo 'embedlog: installing the tools of release/requirements.txt into $(RELEASE)'
+	@$(PYTHON) -m venv $(RELEASE) && $(RELEASE)/bin/python $(INSTALL) -r $< >$(RELEASE)/install.txt 2>&1 \
+	    || $(call fail,pip cannot install the tools of a release: see $(RELEASE)/install.txt)
+	@touch $@
+
+wheels: $(RELEASE)/.tools
+	@$(RELEASE)/bin/python -m release.wheels
+
+test-wheels:
+	@compgen -G 'dist/*manylinux*_$$(uname -m).whl' >/dev/null || $(call fail,no wheel of this machine in dist/: run make wheels)
+	@$(PYTHON) -m release.trial $$(ls dist/*manylinux*_$$(uname -m).whl) $(PYTHONS)
 
 clean:
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache embedlog/_native/*.so

@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import runpy
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -18,6 +19,9 @@ NATIVE = Path("embedlog/_native")
 
 if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
     sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
+
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    sys.exit("embedlog needs the GIL: this is a free-threaded CPython (docs/installation.md)")
 
 # Both modules contain checksums, hashes and the sealing of headers.
 SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")]
@@ -35,6 +39,8 @@ rows = Extension(
 )
 
 setup(
+    long_description=runpy.run_path("release/readme.py")["long_description"](),
+    long_description_content_type="text/markdown",
     cffi_modules=[f"{NATIVE}/build.py:ffi"],
     ext_modules=[rows],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -13,16 +13,17 @@ from __future__ import annotations
 import contextlib
 import struct
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import codec, system
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
-from embedlog.format.record_batch import BATCH, Batches
+from embedlog.format.record_batch import Batches, batch_dtype
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.manifest import EMPTY_MS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
@@ -168,7 +169,7 @@ def last(path: Path, layout_: struct.Struct) -> Last:
 
 def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
     """Whether the batch at the position of an offset entry is the one that the entry names, by its header."""
-    row = np.zeros(1, BATCH)
+    row = np.zeros(1, batch_dtype())
     with contextlib.suppress(CorruptRecordError):
         count, _ = system.walk_headers(fd, place.position, size, row, base)
         return count == 1 and int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) == place.last_offset

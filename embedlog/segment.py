@@ -12,15 +12,16 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import index
+from embedlog._numpy import np
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Batches, Chain, Problem, scan
 from embedlog.storage import checkpoints, file_names, files, interval_digests
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CHUNK_BYTES: Final = 1 << 20
 BATCH_BYTES_MAX: Final = (1 << 31) - 1  # limit of a .log file (format.md 2.1)
@@ -63,7 +64,7 @@ class Walk:
         if named := file_names.parse(path.name):
             chain.segment_base = named[0]
         self.end = start
-        self.before: NDArray[np.uint64] = np.empty(0, np.uint64)  # the chain digest before each batch of the last chunk
+        self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None
         self._records, self._state, self._epochs = records, interval_digests.State(), epochs
         self.agreed: int | None = None

@@ -401,7 +401,7 @@ def read_slot(fd: int, lock_at: int, position: int, guard_at: int) -> tuple[int,
 
 
 def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1) -> tuple[int, int]:
-    """BATCH rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte after them).
+    """batch rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte after them).
 
     Bodies are not read. Raises CorruptRecordError if they are no chain of batches of magic 2, and StorageError.
     """

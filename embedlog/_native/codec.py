@@ -173,7 +173,7 @@ def stamp_producer(run: Any, batches: Any, producer_id: int, epoch: int, sequenc
 
 
 def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: bool, producer: bool, sequence: bool) -> int:
-    """Change fields of a sealed batch to those of a BATCH row, and update the CRC."""
+    """Change fields of a sealed batch to those of a batch row, and update the CRC."""
     mask = (
         (lib.EL_SET_ATTRIBUTES if attributes else 0)
         | (lib.EL_SET_MAX_TIMESTAMP if max_timestamp else 0)
@@ -383,7 +383,7 @@ class OffsetTable:
         self.problem = ffi.new("el_problem *")
 
     def add(self, batch: Any, body: Any, start_offset: int) -> int:
-        """Add one batch: `batch` is its BATCH row in an array, `body` its uncompressed records section."""
+        """Add one batch: `batch` is its batch row in an array, `body` its uncompressed records section."""
         view = ffi.from_buffer("uint8_t[]", body)
         rows = ffi.from_buffer("el_batch[]", batch)
         return int(lib.el_map_add(self.raw, rows, view, len(view), start_offset, self.problem))

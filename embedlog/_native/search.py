@@ -5,12 +5,13 @@ SEARCHCALL-1  the interpreter's lock is released during a search; every array st
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from embedlog._native._core import ffi, lib
+from embedlog._numpy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def find(data: Any, needle: bytes, fold: bool) -> int:

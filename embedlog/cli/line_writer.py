@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-import numpy as np
-
 from embedlog import Batch
+from embedlog._numpy import np
 from embedlog.cli.record_format import Formatter
 
 PIECE_ROWS = 2048  # arrays of this many short rows stay in the processor's cache

@@ -8,13 +8,14 @@ ARROWOUT-3  every field is nullable in the schema, as in a schema written by han
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from embedlog._numpy import np
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Schema: TypeAlias = tuple[str, str, bool, tuple[Any, ...], Any]  # format, name, nullable, children, dictionary
 # length, nulls, offset, buffers, children, dictionary

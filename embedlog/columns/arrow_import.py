@@ -9,19 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import _rows
+from embedlog._numpy import np
 from embedlog.errors import InvalidRecordError
 from embedlog.format.record_columns import BytesColumn, Headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 
 _NARROW, _WIDE, _VIEWS = ("z", "u"), ("Z", "U"), ("vz", "vu")
-_INTEGERS = {"c": np.int8, "s": np.int16, "i": np.int32, "l": np.int64}
+_INTEGERS = {"c": "int8", "s": "int16", "i": "int32", "l": "int64"}
 _PER_MILLISECOND = {"tss:": 0, "tsm:": 1, "tsu:": 1_000, "tsn:": 1_000_000}
 
 _NAMES = {

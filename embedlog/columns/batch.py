@@ -9,17 +9,18 @@ BATCH-4  a column that the scan does not read is an error, never an empty column
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
+from embedlog._numpy import np
 from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.config import keywords
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Batch", "record_of", "records_of"]
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
+from embedlog._numpy import np
 from embedlog.columns import arrow_import
 from embedlog.errors import InvalidRecordError
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_columns import BytesColumn, Headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 PIECE_BYTES = 4 << 20  # of a list that is copied at once: it fits into the CPU cache
 PIECE_ROWS = 1 << 18

@@ -13,14 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from embedlog._native import search
+from embedlog._numpy import np
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SearchPattern: TypeAlias = "bytes | re.Pattern[bytes] | re.Pattern[str]"
 

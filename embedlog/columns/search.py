@@ -8,17 +8,19 @@ SEARCH-3  a record matches if one of the searched columns does; `invert` selects
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from embedlog._native._rows import Record
+from embedlog._numpy import np
 from embedlog.columns.arrow_export import ALL_COLUMNS
 from embedlog.columns.batch import record_of, records_of
 from embedlog.columns.chunks import Piece, Source
 from embedlog.columns.patterns import Matcher, SearchPattern
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import CODEC_MASK, BytesColumn, Decoded
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 COLUMNS = ("key", "value", "headers")
 DENSE = 4  # a chunk with more than one match of so many rows is converted as a whole

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from embedlog._native import codec
+from embedlog._numpy import np
 from embedlog.format.producer_state import add_sequence
-from embedlog.format.record_batch import BATCH, CODEC_MASK, CONTROL, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL
+from embedlog.format.record_batch import CODEC_MASK, CONTROL, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batch_dtype
 from embedlog.storage import files
 
 CODECS: Final = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -92,8 +91,8 @@ class Batch:
         }
 
     def rows(self) -> Any:
-        """The batch as a BATCH row at position 0 of its bytes, for the decoder."""
-        found = np.zeros(1, BATCH)
+        """The batch as a batch row at position 0 of its bytes, for the decoder."""
+        found = np.zeros(1, batch_dtype())
         for name in ("size", "leader_epoch", "base_offset", "base_timestamp", "max_timestamp", "producer_id", "last_offset_delta",
                      "base_sequence", "attributes", "producer_epoch", "magic", "crc"):  # fmt: skip
             found[name] = getattr(self, name)

@@ -10,27 +10,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from embedlog._native import codec
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 
-ENTRY = np.dtype(
-    [
-        ("version", ">i2"),  # 0; Kafka reads its high byte only
-        ("producer_id", ">i8"),
-        ("first_offset", ">i8"),  # may be in an earlier segment
-        ("last_offset", ">i8"),  # of the abort marker
-        ("last_stable_offset", ">i8"),  # at the time of the abort
-    ]
-)
-ENTRY_SIZE = 34
-assert ENTRY.itemsize == ENTRY_SIZE
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Entries = NDArray[Any]  # of ENTRY: numpy has no static type for structured rows
+    Entries: TypeAlias = NDArray[Any]  # rows of `_entry_dtype`: numpy has no static type for structured rows
+else:
+    Entries = Any  # for annotations only: numpy is imported at its first use
+
+
+@cache
+def _entry_dtype() -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            ("version", ">i2"),  # 0; Kafka reads its high byte only
+            ("producer_id", ">i8"),
+            ("first_offset", ">i8"),  # may be in an earlier segment
+            ("last_offset", ">i8"),  # of the abort marker
+            ("last_stable_offset", ">i8"),  # at the time of the abort
+        ]
+    )
+
+
+ENTRY_SIZE = 34
 
 
 class AbortedTransaction(NamedTuple):
@@ -44,7 +52,7 @@ class AbortedTransaction(NamedTuple):
 
 def encode(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The bytes of the entries."""
-    return np.array([(0, *each) for each in transactions], ENTRY).tobytes()
+    return np.array([(0, *each) for each in transactions], _entry_dtype()).tobytes()
 
 
 def decode(data: bytes, base: int, path: str | os.PathLike[str] | None = None) -> Entries:
@@ -56,7 +64,7 @@ def decode(data: bytes, base: int, path: str | os.PathLike[str] | None = None) -
     if whole != len(data):
         raise CorruptRecordError("the transaction index ends inside an entry", path=path, position=whole,
                                  expected=f"{ENTRY_SIZE} bytes", found=len(data) - whole)  # fmt: skip
-    entries = np.frombuffer(data, ENTRY)
+    entries = np.frombuffer(data, _entry_dtype())
     _check(entries["version"] >> 8 == 0, path, entries["version"], "version 0", UnsupportedFormatError)
     _check(entries["last_offset"] >= base, path, entries["last_offset"], f"a marker in its segment, at or above {base}")
     _check(entries["first_offset"] <= entries["last_offset"], path, entries["first_offset"], "a first offset up to its marker")

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from embedlog._numpy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 BLOCK_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 128 << 20  # kept by a pool: a scan with read-ahead uses as much, half of it never written

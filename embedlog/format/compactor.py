@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from embedlog._native import codec
 from embedlog._native.codec import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
 from embedlog.format.decoder import plain_section, too_large
-from embedlog.format.record_columns import BATCH, CODEC_MASK, CONTROL, HEADER_SIZE, Batches
+from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, batch_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FILLED = 0.9  # of the slots of the map, as log.cleaner.io.buffer.load.factor
 _SEED_BYTES = 16
@@ -76,7 +77,7 @@ def clean(
     now_ms: int,
     delete_retention_ms: int,
 ) -> Iterator[tuple[memoryview, Batches]]:
-    """Runs of the remaining batches: bytes, and their BATCH rows with positions within them; size 0 marks a removed batch.
+    """Runs of the remaining batches: bytes, and their batch rows with positions within them; size 0 marks a removed batch.
 
     `orders` has for each batch the sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records are compared with the map.
     Raises CorruptRecordError; UnsupportedFormatError for batches of formats 0 and 1.
@@ -103,7 +104,7 @@ def _runs(
     while len(batches):
         records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
         output = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)), np.uint8)
-        after = np.empty(len(batches), BATCH)
+        after = np.empty(len(batches), batch_dtype())
         written, done = cleaner.run(data, position, batches, orders, output, after)
         if written < 0:
             raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)

@@ -4,6 +4,7 @@ COMPRESSION-1  every Kafka client reads the output: LZ4 is one frame of independ
 COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit. Its memory grows with the actual
     output, and its time with input and output, whatever sizes the input claims
 COMPRESSION-3  damaged input raises CorruptRecordError, a codec that is not installed MissingExtraError with the extra
+COMPRESSION-4  a codec is imported at its first use: most programs use one of them, or none
 """
 
 from __future__ import annotations
@@ -14,12 +15,9 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import lz4.frame
-import numpy as np
-import zstandard
-
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
-from embedlog.format import snappy
+from embedlog.format import snappy, zstd
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +31,7 @@ LIMIT_BYTES = 1 << 30  # of one batch, uncompressed: Kafka has no limit, but its
 FIRST_GUESS = 4  # first estimate of the ratio of uncompressed to compressed bytes
 LZ4_FAST_LEVEL = 9  # Kafka's default, which selects the fast compressor; all others select the high compressor
 LZ4_THOROUGH = range(3, 13)  # the levels of liblz4's high compressor
+ZSTD_LEVEL = 3  # Kafka's default
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is truncated
 LZ4_BLOCK_BYTES = 1 << 16  # the block size of Kafka's writers
@@ -41,7 +40,6 @@ GZIP_STEP_BYTES = 256  # the least that is read for a member after the first
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_local = threading.local()
 
 # ---- compress ------------------------------------------------------------------------------------
 
@@ -60,6 +58,8 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    import lz4.frame
+
     thorough = level is not None and level != LZ4_FAST_LEVEL
     packed: bytes = lz4.frame.compress(
         data,
@@ -71,20 +71,12 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     return packed
 
 
-def _compress_zstd(data: Buffer, level: int | None) -> bytes:
-    level = 3 if level is None else level
-    packers: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("packers", {})
-    if level not in packers:  # one for each thread: they cannot be shared, and creating one is expensive
-        packers[level] = zstandard.ZstdCompressor(level=level)
-    return packers[level].compress(data)
-
-
 _COMPRESS: tuple[Callable[[Any, int | None], Buffer], ...] = (
     lambda data, _level: data,
     _compress_gzip,
     lambda data, _level: snappy.compress(data),
     _compress_lz4,
-    _compress_zstd,
+    lambda data, level: zstd.compress(data, ZSTD_LEVEL if level is None else level),
 )
 
 # ---- decompress ----------------------------------------------------------------------------------
@@ -111,7 +103,7 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
         raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
     try:
         return _DECOMPRESS[codec](data, limit)
-    except (RuntimeError, ValueError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (RuntimeError, ValueError, EOFError, zlib.error, zstd.ZstdError) as error:
         raise CorruptRecordError(f"{CODECS[codec]} data of a batch: {error}") from error
 
 
@@ -162,6 +154,8 @@ def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
 
 
 def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
+    import lz4.frame
+
     frame, view, at = lz4.frame.LZ4FrameDecompressor(), memoryview(data).cast("B"), 0
 
     def read(output: memoryview) -> int:
@@ -184,13 +178,11 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
-    known = zstandard.frame_content_size(data)
+    known, packed_bytes = zstd.frame_content_size(data), memoryview(data).nbytes
     if known > limit:
         raise LimitExceeded
-    packed_bytes = memoryview(data).nbytes
     guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes
-    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
-    plain = _drain(reader.readinto, guess, limit)
+    plain = _drain(zstd.reader(data), guess, limit)
     if memoryview(plain).nbytes < known:  # the reader accepts a truncated stream
         raise EOFError("the data end too early")
     return plain

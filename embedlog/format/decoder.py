@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import codec
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression, legacy
 from embedlog.format.buffer_pool import BufferPool, shared_pool
 from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, BytesColumn, Decoded, Headers, Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 COLUMNS = frozenset(codec.WANT)
 
@@ -29,8 +30,6 @@ DATA_BYTES_MAX = 2**31 - 1  # the range of int32 offsets
 MOVED_BYTES_MIN = 256  # mean size of records from which decoding in place is faster
 GROUP_BYTES = 8 << 20  # uncompressed, of batches that are decoded together, so that memory is bounded
 NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
-
-_NO_TEXTS = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
 
 
 class Part(NamedTuple):
@@ -330,7 +329,8 @@ class _Job:
         counted = decoder.columns
         number, keys, values = int(counted.header_count), int(counted.header_key_size), int(counted.header_value_size)
         if number == 0:
-            return Headers(starts, _NO_TEXTS, _NO_TEXTS)
+            no_texts = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
+            return Headers(starts, no_texts, no_texts)
         largest = max(number, keys, values)
         if largest > DATA_BYTES_MAX:
             raise CorruptRecordError("headers of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=largest)

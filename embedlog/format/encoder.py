@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from embedlog._native import codec as native
 from embedlog._native._rows import encode_batch
+from embedlog._numpy import np
 from embedlog.errors import InvalidRecordError, RecordTooLargeError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import BufferPool, shared_pool
 from embedlog.format.record_columns import (
-    BATCH,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     NO_STAMP,
@@ -30,7 +28,11 @@ from embedlog.format.record_columns import (
     Columns,
     EncodedRun,
     Stamp,
+    batch_dtype,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BATCH_BYTES = 1 << 20  # Kafka's default max.message.bytes is a little more
 BATCHES_MAX = 4096  # of one run
@@ -140,7 +142,7 @@ def _runs(encoder: native.Encoder, total: int, plan: _Plan) -> Iterator[EncodedR
 
 def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
     size, first = plan.run_bytes, encoder.next
-    batches = np.empty(min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2), BATCH)
+    batches = np.empty(min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2), batch_dtype())
     while True:
         buffer = plan.pool.lease(size).array
         written, count = encoder.run(buffer, batches)

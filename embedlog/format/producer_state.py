@@ -14,15 +14,16 @@ import os
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native import codec
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SNAPSHOT_VERSION = 1
 FEW_ROWS = 16
@@ -113,7 +114,7 @@ class ProducerState:
     def replay(self, batches: Batches, marker_of: Callable[[int], Marker | None]) -> list[AbortedTransaction]:
         """Apply the next batches of the log; returns the transactions that they abort, in order of their markers.
 
-        `batches` are BATCH rows; those below `offset` are skipped. `marker_of(row)` reads the marker in a control batch, and
+        `batches` are batch rows; those below `offset` are skipped. `marker_of(row)` reads the marker in a control batch, and
         returns None if the batch is empty or of another kind.
         """
         aborted = []

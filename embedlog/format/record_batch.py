@@ -10,19 +10,16 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import codec
 from embedlog._native._rows import encode_batch
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import legacy
 from embedlog.format.decoder import COLUMNS, Part, control_keys, decode, decode_parts, decode_some
 from embedlog.format.encoder import encode, group_by_partition, partitions_of
 from embedlog.format.record_columns import (
-    BATCH,
     CODEC_MASK,
     CONTROL,
     HEADER_SIZE,
@@ -36,11 +33,15 @@ from embedlog.format.record_columns import (
     Headers,
     Stamp,
     Window,
+    batch_dtype,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "ABORT",
-    "BATCH",
+    "batch_dtype",
     "CODEC_MASK",
     "COLUMNS",
     "COMMIT",
@@ -76,7 +77,7 @@ __all__ = [
     "stamp_offsets",
 ]
 
-ROWS_AT_ONCE = 1024  # BATCH rows of one call of the C core
+ROWS_AT_ONCE = 1024  # batch rows of one call of the C core
 
 # ---- scan ----------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
     parts: list[Batches] = []
     left = len(view) if limit is None else limit
     while left > 0 and problem is None and start < len(view):
-        rows = np.empty(min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1), BATCH)
+        rows = np.empty(min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1), batch_dtype())
         count, consumed, need, problem = _scan_some(view, start, chain, rows)
         parts.append(rows[:count])
         if start + position:
@@ -160,7 +161,7 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
 
 def joined(parts: list[Batches]) -> Batches:
     """All rows in one array. np.concatenate takes longer for the field names than a scan of a megabyte."""
-    return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(part.data for part in parts), BATCH)
+    return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(part.data for part in parts), batch_dtype())
 
 
 def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
@@ -223,7 +224,7 @@ def set_header_fields(
 
     `producer` is (producer id, producer epoch).
     """
-    fields = np.zeros(1, BATCH)
+    fields = np.zeros(1, batch_dtype())
     fields["attributes"] = attributes or 0
     fields["max_timestamp"] = max_timestamp or 0
     fields["producer_id"], fields["producer_epoch"] = producer or (0, 0)

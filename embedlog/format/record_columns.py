@@ -2,21 +2,29 @@
 
 RECORDCOLUMNS-1  a BytesColumn owns no memory: its arrays keep their memory alive
 RECORDCOLUMNS-2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
-RECORDCOLUMNS-3  a BATCH row describes one batch header; the C core fills and reads the same 80 bytes
+RECORDCOLUMNS-3  a batch row describes one batch header; the C core fills and reads the same 80 bytes
 RECORDCOLUMNS-4  a column None means only nulls in the input, and a column that was not requested in the output
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from embedlog._numpy import np
 
-Bytes = NDArray[np.uint8]
-Offsets = NDArray[np.int32] | NDArray[np.int64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes: TypeAlias = NDArray[np.uint8]
+    Offsets: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+    Batches: TypeAlias = NDArray[Any]  # rows of `batch_dtype`: numpy has no static type for structured rows
+else:
+    Bytes = Offsets = Batches = Any  # for annotations only: numpy is imported at its first use
+
 
 OFFSET_MIN, OFFSET_MAX = -(2**63), 2**63 - 1
 RELATIVE_MAX = 2**31 - 1  # an index counts offsets from its segment's base in 31 bits (format.md 2.2)
@@ -26,48 +34,73 @@ LOG_OFFSET_MAX = OFFSET_MAX - RELATIVE_MAX - 1  # maximum of offsets and of segm
 
 HEADER_SIZE = 61
 
-# Every byte is part of a field: numpy removes gaps when it concatenates.
-BATCH = np.dtype(
-    [
-        ("position", "<i8"),
-        ("size", "<i4"),
-        ("leader_epoch", "<i4"),
-        ("base_offset", "<i8"),
-        ("base_timestamp", "<i8"),
-        ("max_timestamp", "<i8"),
-        ("min_timestamp", "<i8"),  # lower bound of its timestamps; -1: unknown
-        ("producer_id", "<i8"),
-        ("last_offset_delta", "<i4"),
-        ("base_sequence", "<i4"),
-        ("records", "<i4"),
-        ("attributes", "<i2"),
-        ("producer_epoch", "<i2"),
-        ("magic", "i1"),
-        ("pad", "i1", 3),
-        ("crc", "<u4"),
-    ]
-)
+
+@cache
+def batch_dtype() -> np.dtype[np.void]:
+    """The type of a row that describes one batch header."""
+    # Every byte is part of a field: numpy removes gaps when it concatenates.
+    return np.dtype(
+        [
+            ("position", "<i8"),
+            ("size", "<i4"),
+            ("leader_epoch", "<i4"),
+            ("base_offset", "<i8"),
+            ("base_timestamp", "<i8"),
+            ("max_timestamp", "<i8"),
+            ("min_timestamp", "<i8"),  # lower bound of its timestamps; -1: unknown
+            ("producer_id", "<i8"),
+            ("last_offset_delta", "<i4"),
+            ("base_sequence", "<i4"),
+            ("records", "<i4"),
+            ("attributes", "<i2"),
+            ("producer_epoch", "<i2"),
+            ("magic", "i1"),
+            ("pad", "i1", 3),
+            ("crc", "<u4"),
+        ]
+    )
+
+
+_SEQUENCED = struct.Struct("<48xq4xi4xhh")  # some fields of `batch_dtype`
+
+
+class Sequenced(NamedTuple):
+    """The fields of a batch row that the checks of an idempotent append read."""
+
+    producer_id: int
+    base_sequence: int
+    attributes: int
+    producer_epoch: int
+
+
+def first_sequenced(table: Any) -> Sequenced:
+    """The fields of the first row in a buffer of batch rows: one row does not need numpy."""
+    return Sequenced(*_SEQUENCED.unpack_from(table))
+
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
-Batches = NDArray[Any]  # of BATCH: numpy has no static type for structured rows
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedRun:
     """Consecutive sealed batches, before they are stamped: base offsets begin at 0, the epoch is 0.
 
-    `batches` has a BATCH row for each, with positions within `buffer`. The run owns the buffer, which may be stamped in place.
+    `table` has the bytes of a batch row for each, with positions within `buffer`. The run owns both, and may be stamped in place.
     """
 
     buffer: memoryview
     batch_count: int
     record_count: int
     size: int
-    batches: Batches
+    table: Any  # a buffer
+
+    @property
+    def batches(self) -> Batches:
+        """The rows of `table` as an array, which shares its memory."""
+        return np.frombuffer(self.table, batch_dtype())
 
 
 class Stamp(NamedTuple):

@@ -13,24 +13,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from embedlog._numpy import np
 from embedlog.errors import EmbedlogError, FencedError, InvalidRecordError, InvalidTransactionStateError, OutOfOrderSequenceError
 from embedlog.format.producer_state import Producer, ProducerState, add_sequence
-from embedlog.format.record_columns import TRANSACTIONAL, Batches, Stamp
+from embedlog.format.record_columns import TRANSACTIONAL, Batches, Sequenced, Stamp, batch_dtype, first_sequenced
 
 
-def check_sequences(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogError:
-    """How many of the first batches are in the partition already, or the error that forbids the first one."""
-    if (problem := _not_as_stamped(stamp, rows[0])) is not None:
+def check_sequences(state: ProducerState, stamp: Stamp, table: Any) -> int | EmbedlogError:
+    """How many of the first batches are in the partition already, or the error that forbids the first one.
+
+    `table` is a buffer of batch rows.
+    """
+    row = first_sequenced(table)
+    if (problem := _not_as_stamped(stamp, row)) is not None:
         return problem
     producer = state.producers.get(stamp.producer_id)
     if producer is None:
         producer = Producer(stamp.producer_id)
-    if (duplicates := _duplicates(producer, stamp, rows)) > 0:
+    if (duplicates := _duplicates(producer, stamp, table)) > 0:
         return duplicates
-    first = int(rows["base_sequence"][0])
-    return _fenced(producer, stamp) or _out_of_order(producer, stamp, first) or _not_open(producer, stamp) or 0
+    return _fenced(producer, stamp) or _out_of_order(producer, stamp, row.base_sequence) or _not_open(producer, stamp) or 0
 
 
 def admit(state: ProducerState, stamp: Stamp) -> EmbedlogError | None:
@@ -39,22 +41,22 @@ def admit(state: ProducerState, stamp: Stamp) -> EmbedlogError | None:
     return _fenced(producer, stamp) or _not_open(producer, stamp)
 
 
-def _not_as_stamped(stamp: Stamp, row: Any) -> EmbedlogError | None:
-    transactional = bool(row["attributes"] & TRANSACTIONAL)
-    carried = (int(row["producer_id"]), int(row["producer_epoch"]), transactional)
-    if carried == stamp[:3] and int(row["base_sequence"]) >= 0:
+def _not_as_stamped(stamp: Stamp, row: Sequenced) -> EmbedlogError | None:
+    carried = (row.producer_id, row.producer_epoch, bool(row.attributes & TRANSACTIONAL))
+    if carried == stamp[:3] and row.base_sequence >= 0:
         return None
-    expected, found = f"id, epoch, transactional {tuple(stamp[:3])}", f"{carried}, sequence {int(row['base_sequence'])}"
+    expected, found = f"id, epoch, transactional {tuple(stamp[:3])}", f"{carried}, sequence {row.base_sequence}"
     return InvalidRecordError("the batches do not have the producer fields of their stamp", expected=expected, found=found)
 
 
-def _duplicates(producer: Producer, stamp: Stamp, rows: Batches) -> int:
+def _duplicates(producer: Producer, stamp: Stamp, table: Any) -> int:
     """The number of leading batches in the partition: up to the last one of this producer if included, else those remembered.
 
     A run is appended in order, so every batch before one that is in the partition is there too.
     """
     if producer.epoch != stamp.epoch or not producer.batches:
         return 0
+    rows: Batches = np.frombuffer(table, batch_dtype())
     last = producer.batches[-1]
     same = np.flatnonzero((rows["base_sequence"] == last.first_sequence) & (rows["last_offset_delta"] == last.offset_delta))
     if len(same):

@@ -9,12 +9,13 @@ VISIBILITY-3  the partition enforces the last stable offset; the batches here ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from embedlog._numpy import np
 from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 READ_UNCOMMITTED: Final = "read_uncommitted"

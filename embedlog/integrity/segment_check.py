@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import index
+from embedlog._numpy import np
 from embedlog.errors import EmbedlogError
 from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import Batches
@@ -24,8 +22,14 @@ from embedlog.integrity.spans import Expected, SegmentReader, Span
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
 
-_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
-_TIME: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Fields of an entry, as numpy takes them, by the index.
+_ENTRIES: Final = {
+    file_names.INDEX: [("offset", ">i4"), ("position", ">i4")],
+    file_names.TIME_INDEX: [("timestamp", ">i8"), ("offset", ">i4")],
+}
 
 Note = Callable[[int], object]  # gets the bytes that were read
 
@@ -160,18 +164,19 @@ class SegmentCheck:
 
     def _read_indexes(self) -> None:
         info, base = self.segment.info, self.segment.base
-        rows = self._index(file_names.INDEX, _ENTRY, None if info is None else info.index_entries)
+        rows = self._index(file_names.INDEX, None if info is None else info.index_entries)
         positions = rows["position"].astype(np.int64)
         self._offset_entries = self._entries(rows["offset"].astype(np.int64) + base, positions)
-        rows = self._index(file_names.TIME_INDEX, _TIME, None if info is None else info.time_entries)
+        rows = self._index(file_names.TIME_INDEX, None if info is None else info.time_entries)
         self._time_entries = self._entries(rows["offset"].astype(np.int64) + base, rows["timestamp"].astype(np.int64))
 
     @staticmethod
     def _entries(offsets: NDArray[np.int64], others: NDArray[np.int64]) -> Entries:
         return Entries(offsets, others, np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.bool_))
 
-    def _index(self, suffix: str, layout: np.dtype[np.void], count: int | None) -> NDArray[np.void]:
+    def _index(self, suffix: str, count: int | None) -> NDArray[np.void]:
         """The entries of an index that count (SEGMENTCHECK-2)."""
+        layout = np.dtype(_ENTRIES[suffix])
         name = file_names.file_name(self.segment.base, suffix)
         raw = files.read_bytes(self.segment.directory / name, index.INDEX_BYTES_MAX)
         if raw is None:
@@ -221,9 +226,7 @@ class SegmentCheck:
 
     def _check_indexes(self) -> None:
         proven = not any(span.problem is not None for span in self.spans)
-        for suffix, entries, layout in (
-            (file_names.INDEX, self._offset_entries, _ENTRY), (file_names.TIME_INDEX, self._time_entries, _TIME)
-        ):  # fmt: skip
+        for suffix, entries in ((file_names.INDEX, self._offset_entries), (file_names.TIME_INDEX, self._time_entries)):
             wrong = entries.wrong | (~entries.judged if proven else False)
             wrong[1:] |= (np.diff(entries.offsets) <= 0) | (np.diff(entries.others) <= 0)
             rows = np.flatnonzero(wrong)
@@ -232,7 +235,7 @@ class SegmentCheck:
                 found = f"offset {entries.offsets[rows[0]]}, {entries.others[rows[0]]}"
                 message = f"{len(rows)} of {len(entries.offsets)} entries name no batch"
                 expected = "the last offset of a batch, in rising order"
-                self._add("index", message, int(rows[0]) * layout.itemsize, expected, found, name)
+                self._add("index", message, int(rows[0]) * np.dtype(_ENTRIES[suffix]).itemsize, expected, found, name)
 
     # ---- digests ---------------------------------------------------------------------------------
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from embedlog._numpy import np
 from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.segment import CHUNK_BYTES, Walk
 from embedlog.storage import files, interval_digests
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SIZE_PREFIX: Final = 12  # base offset and length, which the length does not count
 MAGIC_AT: Final = 16

@@ -38,11 +38,11 @@ def _append_checked(
 ) -> tuple[int | EmbedlogError, int]:
     producers = lock.producers
     with lock.exclusive_mutexed(deadline_ns) as held:
-        verdict = sequence_rules.check_sequences(held.producer_state(held.now), stamp, progress.rows_left)
+        verdict = sequence_rules.check_sequences(held.producer_state(held.now), stamp, progress.table_left)
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()
-        code = writer.held(progress.run.buffer, progress.start, progress.rows_left)
+        code = writer.held(progress.run.buffer, progress.start, progress.table_left)
         if code == system.MUST_REPAIR:
             raise _Undone
         if code == system.APPENDED:

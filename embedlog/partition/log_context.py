@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol
 
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES
@@ -84,6 +83,11 @@ class AppendProgress:
         """The place of the run. REQUIRES: at least one batch was appended."""
         pieces, times_ms = self.pieces, self.times_ms
         return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+
+    @property
+    def table_left(self) -> Any:
+        """The buffer of `rows_left`."""
+        return self.run.table if self.start == 0 else self.rows_left
 
     @property
     def rows_left(self) -> Batches:
@@ -290,7 +294,7 @@ class Context:
 
 def check_sizes(run: EncodedRun, config: TopicConfig, name: str) -> None:
     """Raises InvalidRecordError for a run without a batch, RecordTooLargeError for a batch above the limit of the topic."""
-    if not len(run.batches) or not len(run.buffer):
+    if not run.batch_count or not len(run.buffer):
         raise InvalidRecordError(f"an append to {name} without a batch")
     if len(run.buffer) > config.batch_limit:
         config.check_batch(int(run.batches["size"].max()), f"a batch for {name}")

@@ -236,7 +236,7 @@ class Partition:
             while progress.start < size:
                 writer, slice_ns = state.writer or self._writer.native(), min(until, system.boot_ns() + system.SLICE_NS)
                 if followers is None:
-                    code = writer.append(buffer, progress.start, progress.rows_left, slice_ns, known)
+                    code = writer.append(buffer, progress.start, progress.table_left, slice_ns, known)
                 else:
                     code = followers.append(progress, slice_ns, known)
                 if code == system.APPENDED:

@@ -16,15 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, OutOfOrderSequenceError, StorageError, in_file
 from embedlog.format import sequence_rules
 from embedlog.format.producer_state import Marker, ProducerState, add_sequence
 from embedlog.format.record_batch import Chain
-from embedlog.format.record_columns import BATCH, Batches, EncodedRun, Stamp
+from embedlog.format.record_columns import Batches, EncodedRun, Stamp, batch_dtype
 from embedlog.partition.recovery import producer_history
 from embedlog.segment import Walk
 from embedlog.storage import file_names, files
@@ -218,7 +217,7 @@ class ProducerSequences:
         path = file_names.segment_path(partition.path, info.base)
         with partition.context.handles.acquire(str(partition.path), info.base, file_names.LOG) as fd:
             while position < info.size:
-                rows = np.empty(ROWS_AT_ONCE, BATCH)
+                rows = np.empty(ROWS_AT_ONCE, batch_dtype())
                 try:
                     count, position = system.walk_headers(fd, position, info.size, rows, info.base)
                 except CorruptRecordError:

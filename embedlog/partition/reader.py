@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-import numpy as np
-
 from embedlog import index
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, in_file
 from embedlog.format.compression import LIMIT_BYTES
-from embedlog.format.record_batch import BATCH, Batches, Chain, Scanned, Window, decode_some, joined, scan
+from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_dtype, decode_some, joined, scan
 from embedlog.index import Place
 from embedlog.partition.digest_check import DigestCheck, corrupt
 from embedlog.partition.tail import Tail
@@ -184,7 +183,9 @@ class Reader:
             if following is None:
                 break
             info = following
-        return Fetched(memoryview(b""), np.empty(0, BATCH), max(offset, min(limit, now.high_watermark)), self._state.path, 0)
+        return Fetched(
+            memoryview(b""), np.empty(0, batch_dtype()), max(offset, min(limit, now.high_watermark)), self._state.path, 0
+        )
 
     def _from_segment(
         self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None

@@ -11,14 +11,13 @@ import random
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format.aborted_transactions import ENTRY_SIZE
-from embedlog.format.record_batch import BATCH, Batches, Chain, joined
+from embedlog.format.record_batch import Batches, Chain, batch_dtype, joined
 from embedlog.format.record_columns import OFFSET_MAX
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, SegmentInfo, Start
@@ -155,7 +154,7 @@ def _rows(fd: int, path: Path, base: int, start: int, size: int, last: int = OFF
     at = start
     try:
         while at < size and (not parts or parts[-1]["base_offset"][-1] <= last):
-            rows = np.empty(HEADERS_AT_ONCE, BATCH)
+            rows = np.empty(HEADERS_AT_ONCE, batch_dtype())
             count, at = system.walk_headers(fd, at, size, rows, base)
             parts.append(rows[:count])
     except CorruptRecordError:  # of an old format, or damaged
@@ -163,7 +162,7 @@ def _rows(fd: int, path: Path, base: int, start: int, size: int, last: int = OFF
         parts = list(walk)
         if walk.problem is not None or walk.end < size:
             return None
-    return joined(parts) if parts else np.empty(0, BATCH)
+    return joined(parts) if parts else np.empty(0, batch_dtype())
 
 
 def transactions_in(directory: Path, base: int) -> int:

@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from embedlog._numpy import np
 from embedlog.errors import (
     DurabilityError,
     InvalidRecordError,
@@ -25,6 +23,8 @@ from embedlog.format import record_batch
 from embedlog.format.record_columns import HEADER_SIZE
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from embedlog._native._rows import ProducerBatch
     from embedlog.columns.ingest import Piece
     from embedlog.format.record_columns import BytesColumn

@@ -20,8 +20,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from embedlog._metrics import Metrics
 from embedlog._native import _rows, system
 from embedlog.errors import (
@@ -189,8 +187,7 @@ class Sender:
         bodies = self._compressed(target, batches) if target.topic_target.codec else None
         buffer, table = _rows.seal(batches, bodies, target.topic_target.codec)
         counts = [batch.count for batch in batches]
-        headers = np.frombuffer(table, dtype=record_batch.BATCH)
-        return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(counts), len(buffer), headers), counts
+        return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(counts), len(buffer), table), counts
 
     def _compressed(self, target: QueueTarget, batches: list[ProducerBatch]) -> list[Any]:
         """Compressed records sections; None where compression does not help, or readers would refuse the size."""

@@ -16,13 +16,15 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import file_names, files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 logger = logging.getLogger("embedlog")
 

@@ -13,16 +13,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import codec
+from embedlog._numpy import np
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import HEADER_SIZE, Batches
 from embedlog.storage import file_names, files
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RECORD_BYTES: Final = codec.DIGEST_RECORD_SIZE
 LOG_BYTES_MAX: Final = 2**31 - 1  # a position in a segment is an int32

@@ -14,7 +14,7 @@ import xxhash
 
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError
-from embedlog.format.record_batch import BATCH, Chain, Scanned, aborts, markers, scan
+from embedlog.format.record_batch import Chain, Scanned, aborts, batch_dtype, markers, scan
 from embedlog.segment import Walk
 from embedlog.storage import file_names
 from tests.support import oracle
@@ -194,7 +194,7 @@ def test_offsets_that_a_segment_cannot_hold_are_refused(tmp_path: Path, base: in
     path = tmp_path / "log"
     path.write_bytes(raw)
     with path.open("rb") as file, nullcontext() if fits else pytest.raises(CorruptRecordError, match="do not form a chain"):
-        assert system.walk_headers(file.fileno(), 0, len(raw), np.empty(4, BATCH), base) == (1, len(raw))
+        assert system.walk_headers(file.fileno(), 0, len(raw), np.empty(4, batch_dtype()), base) == (1, len(raw))
 
 
 def test_the_walk_over_a_segment_takes_its_base_from_the_file(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from embedlog.format.record_batch import (
     set_header_fields,
     stamp_offsets,
 )
-from embedlog.format.record_columns import BATCH, BytesColumn, Columns, Headers
+from embedlog.format.record_columns import BytesColumn, Columns, Headers, batch_dtype
 from tests.support import oracle
 from tests.support.batches import Row, batch
 
@@ -93,7 +93,7 @@ def test_what_a_run_says_of_its_batches_is_in_its_bytes(rng: random.Random) -> N
             assert found.consumed == run.size == len(run.buffer)
             assert run.batch_count == len(found.batches) == len(run.batches)
             assert run.record_count == found.batches["records"].sum()
-            for name in set(BATCH.names or ()) - {"min_timestamp"}:
+            for name in set(batch_dtype().names or ()) - {"min_timestamp"}:
                 assert run.batches[name].tolist() == found.batches[name].tolist(), name
             for row, header in zip(run.batches, found.batches, strict=True):
                 alone = run.batches[run.batches["position"] == row["position"]]
@@ -217,7 +217,7 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
     encoder.column("header_keys", np.zeros(1, np.uint8), np.array([0, 1], np.int32), None, 0)
     encoder.column("header_values", np.zeros(3000, np.uint8), offsets, None, 0)
     encoder.array("header_starts", "int32_t[]", np.array([0, 1], np.int32))
-    written, _ = encoder.run(buffer, np.zeros(4, BATCH))
+    written, _ = encoder.run(buffer, np.zeros(4, batch_dtype()))
     assert buffer[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32).tolist() == [0, end]
     return written, whole[capacity:]
 

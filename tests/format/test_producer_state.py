@@ -17,7 +17,7 @@ import pytest
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.aborted_transactions import AbortedTransaction, decode
 from embedlog.format.producer_state import Marker, Producer, ProducerState, Sequences, add_sequence, kept_snapshots
-from embedlog.format.record_batch import BATCH
+from embedlog.format.record_batch import batch_dtype
 
 # Written by Kafka: producer 4000 in epoch 2, last batch 45-49 with sequences 10-14, a transaction open from 45 on.
 SNAPSHOT = bytes.fromhex(
@@ -27,8 +27,8 @@ NO_PRODUCERS = bytes.fromhex("000148674bc700000000")
 
 
 def rows(*batches: dict[str, int]) -> Any:
-    """BATCH rows; missing fields are those of a data batch of one record."""
-    found = np.zeros(len(batches), BATCH)
+    """batch rows; missing fields are those of a data batch of one record."""
+    found = np.zeros(len(batches), batch_dtype())
     found["producer_id"] = -1
     for row, batch in zip(found, batches, strict=True):
         for name, value in batch.items():

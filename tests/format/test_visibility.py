@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embedlog.format.record_batch import BATCH, CONTROL, TRANSACTIONAL
+from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, batch_dtype
 from embedlog.format.visibility import seen
 
 
@@ -21,7 +21,7 @@ class Item(NamedTuple):
 
 
 def rows(items: list[Item]) -> np.ndarray:
-    made = np.zeros(len(items), BATCH)
+    made = np.zeros(len(items), batch_dtype())
     for row, item in zip(made, items, strict=True):
         row["producer_id"], row["base_offset"], row["last_offset_delta"] = item.producer, item.offset, item.count - 1
         attributes = {"plain": 0, "data": TRANSACTIONAL}.get(item.kind, TRANSACTIONAL | CONTROL)

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import _core
+from release.contents import TEST_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NATIVE = ROOT / "embedlog" / "_native"
 CORE = [path for folder in ("codec", "system", "log") for path in sorted((NATIVE / folder).glob("*.c"))]
-# Names and texts of fault injection and mutants (`_native/testing`).
-TEST_NAMES = (b"mutant", b"el_fault", b"el_before", b"el_after", b"el_point", b"torn-publish", b"before-unlock")
 # Folders of C files, and the folders whose headers each may include.
 INCLUDES = {
     "api": {"api"},

@@ -374,7 +374,7 @@ def test_joined_segments_are_as_late_as_what_lies_before_them() -> None:
 
 def test_the_largest_timestamp_before_a_record_without_one_fits_the_files() -> None:
     """Found by hostile directories: the lateness was 2^63, which neither page nor manifest can hold."""
-    rows = np.zeros(2, record_batch.BATCH)
+    rows = np.zeros(2, record_batch.batch_dtype())
     rows["base_offset"], rows["records"], rows["size"], rows["position"] = (0, 1), 1, 70, (0, 70)
     rows["max_timestamp"], rows["min_timestamp"] = (2**63 - 1, -1), (2**63 - 1, -1)
     builder = index.Builder(0, 4096)

@@ -15,7 +15,7 @@ import pytest
 from embedlog._native import _rows
 from embedlog._native._rows import Future
 from embedlog.errors import DeadlineError, ForkedError, StateError
-from embedlog.format.record_columns import BATCH
+from embedlog.format.record_columns import batch_dtype
 from embedlog.producer import awaitable
 from embedlog.producer.delivery_failures import raised_of
 from embedlog.types import RecordMetadata
@@ -88,7 +88,7 @@ def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -
         reference += batch(start, some)
         start += producer_batch.count
     assert bytes(run) == reference
-    assert len(table) == BATCH.itemsize * len(producer_batches)
+    assert len(table) == batch_dtype().itemsize * len(producer_batches)
     assert start == len(rows)
 
 

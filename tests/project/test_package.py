@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from release import contents, readme
 from tests.conftest import ROOT
-from tests.native.test_native import TEST_NAMES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -76,6 +76,25 @@ def test_elsewhere_it_says_so_in_one_line(system: str, machine: str) -> None:
         assert built.stderr.strip() == f"embedlog runs on Linux on x86-64 and arm64 only; this is linux on {machine}"
 
 
+def test_a_free_threaded_python_is_refused_in_one_line() -> None:
+    program = (
+        "import runpy, sysconfig; sysconfig.get_config_var = lambda name: name == 'Py_GIL_DISABLED'; runpy.run_path('setup.py')"
+    )
+    assert python(program, cwd=ROOT).stderr.strip().startswith("embedlog needs the GIL: this is a free-threaded CPython")
+
+
+def test_the_links_of_the_readme_work_on_a_package_index() -> None:
+    """Each relative link names a file of the sources, and becomes absolute."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [each.split("#")[0] for each in readme.RELATIVE_LINK.findall(text)]
+    assert targets
+    assert [each for each in targets if not (ROOT / each).is_file()] == []
+    description = readme.long_description()
+    assert readme.RELATIVE_LINK.findall(description) == []
+    for target in targets:
+        assert f"]({PROJECT['urls']['Source']}/blob/v{PROJECT['version']}/{target}" in description, target
+
+
 @pytest.mark.parametrize("name", ["open", "Log"])
 def test_a_misspelt_option_is_refused_with_the_right_one(tmp_path: Path, name: str) -> None:
     assert hasattr(embedlog, name)
@@ -131,26 +150,50 @@ def test_one_wheel_serves_every_later_python(wheel: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
+    """Among others neither sources of C, nor fault injection and mutants."""
+    assert contents.problems(wheel) == []
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
-        head = email.message_from_bytes(archive.read(metadata))
-    assert {"embedlog/py.typed", "embedlog/_native/_core.abi3.so", "embedlog/_native/_rows.abi3.so"} <= set(names)
-    assert [name for name in names if name.endswith((".c", ".h"))] == []
-    assert {name.split("/")[0] for name in names} == {"embedlog", "pyspark_embedlog", metadata.split("/")[0]}
-    assert any(name.endswith("LICENSE") for name in names)
-    assert head["Requires-Python"] == ">=3.11"
-    required = {re.split(r"[>=;\[ ]", each)[0] for each in head.get_all("Requires-Dist", []) if "extra ==" not in each}
-    assert required == {"cffi", "numpy", "lz4", "zstandard"}
+        head = email.message_from_bytes(archive.read(f"embedlog-{embedlog.__version__}.dist-info/METADATA"))
     extras = set(head.get_all("Provides-Extra", []))
     assert {"arrow", "cli", "connect", "demo", "duckdb", "pandas", "polars", "snappy", "spark"} <= extras
+    assert head["Description-Content-Type"] == "text/markdown"
 
 
-@pytest.mark.slow
-def test_a_wheel_has_no_fault_injection_and_no_mutants(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        core = archive.read("embedlog/_native/_core.abi3.so")
-    assert [name for name in TEST_NAMES if name in core] == []
+def made_wheel(folder: Path, **files: bytes | None) -> Path:
+    """A wheel for x86-64 whose files are as they must be, except for those given (None: without the file)."""
+    info = "embedlog-1.0.dist-info"
+    extension = b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little")
+    metadata = "Metadata-Version: 2.4\nRequires-Python: >=3.11\n" + "".join(
+        f"Requires-Dist: {each}\n" for each in contents.REQUIRED
+    )
+    content: dict[str, bytes | None] = dict.fromkeys(contents.NEEDED, b"") | dict.fromkeys(contents.EXTENSIONS, extension)
+    content |= {f"{info}/METADATA": metadata.encode(), f"{info}/licenses/LICENSE": b""} | files
+    wheel = folder / "embedlog-1.0-cp311-abi3-manylinux_2_17_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in content.items():
+            if data is not None:
+                archive.writestr(name, data)
+    return wheel
+
+
+def test_a_wheel_that_is_as_it_must_be_has_no_problem(tmp_path: Path) -> None:
+    assert contents.problems(made_wheel(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("embedlog/_native/codec/scan.c", b"", "is a source of C"),
+        ("embedlog/py.typed", None, "py.typed is missing"),
+        ("embedlog/_native/_core.abi3.so", b"\x7fELF" + bytes(14) + b"\xb7\x00", "is not for the machine"),
+        ("embedlog/_native/_core.abi3.so", b"\x7fELF" + bytes(14) + b"\x3e\x00 el_fault_next", "a test build"),
+        ("tests/__init__.py", b"", "tests does not belong to the package"),
+        ("embedlog-1.0.dist-info/METADATA", b"Requires-Python: >=3.11\n", "requires [], not"),
+    ],
+)
+def test_a_wheel_with_too_much_or_too_little_is_refused(tmp_path: Path, name: str, data: bytes | None, said: str) -> None:
+    (problem,) = contents.problems(made_wheel(tmp_path, **{name: data}))
+    assert said in problem
 
 
 @pytest.mark.slow

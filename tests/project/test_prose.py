@@ -78,7 +78,7 @@ def findings(path: Path) -> tuple[str, ...]:
 
 def sources() -> list[Path]:
     """All prose except this module, which names the words."""
-    code = prose.code("embedlog", "benchmarks", "docs", "examples", "pyspark_embedlog", "tests")
+    code = prose.code("embedlog", "benchmarks", "docs", "examples", "pyspark_embedlog", "release", "tests")
     return [*prose.documents(), *prose.build_files(), *(path for path in code if path != Path(__file__).resolve())]
 
 
@@ -98,7 +98,7 @@ def test_a_banned_word_is_found_and_a_name_is_not() -> None:
 def test_a_sentence_has_at_most_25_words() -> None:
     wrong = [
         f"{each.where()}: {count} words: {' '.join(sentence.split())}"
-        for path in prose.code("embedlog", "tests", "benchmarks", "examples")
+        for path in prose.code("embedlog", "tests", "benchmarks", "examples", "release")
         for each in prose.of_code(path)
         for sentence in prose.sentences(each)
         if (count := prose.word_count(sentence)) > WORDS_MAX

@@ -24,7 +24,9 @@ LINK = re.compile(r"\]\(([^)\s]*)\)")
 RULE_OF_THE_PAGE = re.compile(r"^\*\*([A-Z]+)-(\d+)\.\*\*", re.MULTILINE)
 CITED_RULE = re.compile(r"(?<![\w-])([A-Z][A-Z0-9]+)-(\d+)(?![\w-])")
 FORMAT_SECTIONS = re.compile(r"format\.md[`\]]*,? (?:sections? )?(\d+(?:\.\d+)?(?:(?:, | and | to )\d+(?:\.\d+)?)*)")
-FILE = re.compile(r"(?<![\w/.:-])((?:docs|tests|embedlog|benchmarks|examples)/[\w./-]*\.(?:md|py|pyi|c|h|toml|json))(?![\w*])")
+FILE = re.compile(
+    r"(?<![\w/.:-])((?:docs|tests|embedlog|benchmarks|examples|release)/[\w./-]*\.(?:md|py|pyi|c|h|toml|json))(?![\w*])"
+)
 DOCUMENT = re.compile(r"(?<![\w*/-])([\w./-]*\w\.md)(?!\w)")
 MODULE = re.compile(r"`((?:admin|aio|columns|config|consumer|coordination|format|partition|producer|spark|storage)/[\w/]+)`")
 OLD_RULE = re.compile(r"\b[Rr]ules? \d")
@@ -40,7 +42,11 @@ def texts() -> tuple[Prose, ...]:
     pages = [prose.of_document(path) for path in PAGES]
     return (
         *pages,
-        *(each for path in prose.code("embedlog", "tests", "benchmarks", "docs", "examples") for each in prose.of_code(path)),
+        *(
+            each
+            for path in prose.code("embedlog", "tests", "benchmarks", "docs", "examples", "release")
+            for each in prose.of_code(path)
+        ),
     )
 
 

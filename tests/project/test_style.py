@@ -28,7 +28,7 @@ C_FUNCTION_LINES_MAX = 60
 LINE_COLUMNS_MAX = 130
 C_LINE_COLUMNS_MAX = 150
 
-OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs", "examples")
+OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs", "examples", "release")
 PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]
 C = [path for path in sorted((ROOT / "embedlog/_native").rglob("*.[ch]")) if path.name != "_core.c"]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]

@@ -15,7 +15,7 @@ from embedlog._native import system
 from embedlog.errors import CorruptRecordError, EmbedlogError, FencedError, InvalidTransactionStateError, OutOfOrderSequenceError
 from embedlog.format import record_batch
 from embedlog.format.record_batch import Chain, Stamp, scan
-from embedlog.format.record_columns import BATCH
+from embedlog.format.record_columns import batch_dtype
 from tests.support.batches import Row, batch, crc32c
 from tests.support.stamped_batches import run_of, send
 
@@ -38,7 +38,9 @@ def test_stamping_a_run_against_a_slow_twin(rng: random.Random) -> None:
             expected = (expected + int(row["last_offset_delta"]) + 1) % 2**31
         assert record_batch.stamp(run, stamp, sequence) == expected
         assert bytes(run.buffer) == slow
-        told = [name for name in BATCH.names or () if name != "min_timestamp"]  # which a header alone does not always prove
+        told = [
+            name for name in batch_dtype().names or () if name != "min_timestamp"
+        ]  # which a header alone does not always prove
         found = scan(run.buffer, Chain(gaps_allowed=True)).batches
         assert (found[told] == run.batches[told]).all() or len(run.batches) > 1
         record_batch.stamp(run, stamp, 0)
@@ -59,12 +61,12 @@ def test_walking_over_headers_against_a_scan(tmp_path: Path, rng: random.Random)
         for capacity in (7, 1000):
             found, position = [], 0
             while position < len(data):
-                rows = np.empty(capacity, BATCH)
+                rows = np.empty(capacity, batch_dtype())
                 count, position = system.walk_headers(file.fileno(), position, len(data), rows, 0)
                 found.append(rows[:count].copy())
             assert (np.concatenate(found) == expected).all()
         for size in (len(data) - 1, len(data) + 10):
-            rows = np.empty(1000, BATCH)
+            rows = np.empty(1000, batch_dtype())
             with pytest.raises(CorruptRecordError):  # the last batch does not end there
                 system.walk_headers(file.fileno(), 0, size, rows, 0)
 

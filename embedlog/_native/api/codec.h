@@ -44,7 +44,7 @@ enum el_what {
     EL_BAD_RANGE = 16      /* a batch has offsets that its segment cannot hold; `expected` is the exceeded bound */
 };
 
-/* One batch header, in the byte order of the machine. numpy reads the same 80 bytes as record_columns.BATCH. */
+/* One batch header, in the byte order of the machine. numpy reads the same 80 bytes as record_columns.batch_dtype. */
 typedef struct {
     int64_t position;
     int32_t size;

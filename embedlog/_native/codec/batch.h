@@ -31,7 +31,7 @@ enum el_position {
 /* The largest offset of a log. In a segment with such a base, sums of a checked offset and a delta do not overflow int64_t. */
 #define LOG_OFFSET_MAX (INT64_MAX - INT32_MAX - 1)
 
-_Static_assert(sizeof(el_batch) == 80, "record_columns.BATCH has the same 80 bytes");
+_Static_assert(sizeof(el_batch) == 80, "record_columns.batch_dtype has the same 80 bytes");
 _Static_assert((int)EL_DIGEST_SIZE == (int)CRC_FROM, "the digest covers what the CRC does not");
 _Static_assert((int)EL_HEADER_SIZE == (int)RECORDS_AT + 4, "the records follow their count");
 

@@ -77,12 +77,25 @@ static int always_usable(void) { return 1; }
 /* ---- Instruction: three streams at a time, as its latency is three cycles and its rate one a cycle -------------- */
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
-#define CRC_TARGET __attribute__((target("sse4.2")))
+#ifdef __clang__
+#define CRC_FEATURES "sse4.2,crc32" /* clang has the instruction as a feature of its own, which GCC 10 does not know */
+#else
+#define CRC_FEATURES "sse4.2"
+#endif
+#define CRC_TARGET __attribute__((target(CRC_FEATURES)))
 #define CRC_STEP_8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC_STEP_1(crc, byte) _mm_crc32_u8((crc), (byte))
 #define CRC_NAME "sse42"
-static int instruction_usable(void) { return __builtin_cpu_supports("sse4.2"); }
+
+/* CPUID itself: `__builtin_cpu_supports` needs data of the compiler's run-time library, which zig fills with zeros. */
+static unsigned leaf_1_ecx(void) {
+    unsigned eax, ebx, ecx = 0, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) ? ecx : 0;
+}
+
+static int instruction_usable(void) { return (leaf_1_ecx() & bit_SSE4_2) != 0; }
 #elif defined(__aarch64__)
 #include <arm_acle.h>
 #include <sys/auxv.h>
@@ -160,7 +173,7 @@ CRC_TARGET static uint32_t crc_instruction(uint32_t crc, const uint8_t *data, si
 
 #if defined(__x86_64__)
 
-#define FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+#define FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul," CRC_FEATURES)))
 #define STEP 256
 #define FOLD_SIZE_MIN 256 /* the instruction alone is faster for less */
 
@@ -184,9 +197,20 @@ static void prepare_folding(void) {
     fold_64 = constants(64);
 }
 
-FOLD_TARGET static int folding_usable(void) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq")
-        && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.2");
+/* Register state that the system saves: XMM, YMM, the masks and both halves of ZMM. */
+#define ZMM_STATE 0xe6u
+
+static unsigned saved_state(void) {
+    unsigned low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static int folding_usable(void) {
+    const unsigned basic = bit_SSE4_2 | bit_PCLMUL | bit_OSXSAVE, wide = bit_AVX512F | bit_AVX512VL;
+    unsigned eax, ebx = 0, ecx = 0, edx;
+    if ((leaf_1_ecx() & basic) != basic || (saved_state() & ZMM_STATE) != ZMM_STATE) return 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & wide) == wide && (ecx & bit_VPCLMULQDQ) != 0;
 }
 
 FOLD_TARGET static inline __m512i spread(const el_fold *fold) {

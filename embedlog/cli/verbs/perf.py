@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from embedlog import Producer, UnknownTopicOrPartitionError
+from embedlog._numpy import np
 from embedlog.cli.arguments import group_ids, matching, settings, topic_option
 from embedlog.cli.consumption import Consumption, batches, line, records
 from embedlog.cli.invocation import current, open_log, shared, verb

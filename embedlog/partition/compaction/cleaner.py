@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
-
 from embedlog import index, segment
 from embedlog._callbacks import Passed, Work
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction

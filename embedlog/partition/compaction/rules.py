@@ -9,16 +9,17 @@ COMPACTION-4  the last batch of a pass stays, even if empty: the log keeps its e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from embedlog._numpy import np
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE
 from embedlog.format.producer_state import NO_PRODUCER, Marker, Producer
 from embedlog.format.record_columns import CONTROL, TRANSACTIONAL, Batches
 from embedlog.storage.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Bounds(NamedTuple):

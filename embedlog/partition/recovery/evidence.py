@@ -17,20 +17,21 @@ import logging
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import segment
 from embedlog._callbacks import Work
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import Batches
 from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 logger = logging.getLogger("embedlog")
 

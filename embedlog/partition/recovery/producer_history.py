@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from embedlog import segment
+from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction

@@ -69,7 +69,7 @@ class Followers:
         lock = self._leader
         lock.writer.require(self._epoch, all_in_sync=True)
         writer = lock.state.writer or lock.writer.native()
-        arguments = (progress.run.buffer, progress.start, progress.rows_left, deadline_ns, known)
+        arguments = (progress.run.buffer, progress.start, progress.table_left, deadline_ns, known)
         entered = self._enter()
         try:
             code = self._together().append(*arguments) if len(entered) == len(self._states) else replication.OTHER_ISR

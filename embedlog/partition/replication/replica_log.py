@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from embedlog._native import replication, system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import LockTimeoutError, StorageError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.format.record_columns import BATCH
+from embedlog.format.record_columns import batch_dtype
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
@@ -298,7 +297,7 @@ class ReplicaLog:
             follows = held.replica.role == ROLE_FOLLOWER and held.now.epoch == epoch
             fenced = held.now.epoch > epoch
             if follows and held.now.high_watermark < high_watermark:
-                held.take(b"", np.empty(0, BATCH), Leading(high_watermark, epoch, gaps_allowed=True))
+                held.take(b"", np.empty(0, batch_dtype()), Leading(high_watermark, epoch, gaps_allowed=True))
         if fenced:
             raise Fenced
 

@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from embedlog import segment
 from embedlog._native import replication, system
 from embedlog._native.replication import ROLE_NONE, Replica
 from embedlog._native.system import Published
+from embedlog._numpy import np
 from embedlog.errors import StorageError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE

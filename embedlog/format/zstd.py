@@ -1,0 +1,111 @@
+"""Contains zstd as Kafka uses it, over the standard library of Python 3.14 or the package `zstandard`.
+
+ZSTD-1  Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a dependency there only
+ZSTD-2  a frame states its uncompressed size, as Kafka's writers do if they know it
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+STEP_BYTES = 1 << 20  # read at once: the decoder copies its input
+SIZE_UNKNOWN = -1
+
+_local = threading.local()
+
+
+class ZstdError(Exception):
+    """The data are damaged."""
+
+
+def _of_thread(level: int, make: Callable[[], Any]) -> Any:
+    """The compressor of this thread: it cannot be shared, and creating one is expensive."""
+    compressors: dict[int, Any] = _local.__dict__.setdefault("compressors", {})
+    if level not in compressors:
+        compressors[level] = make()
+    return compressors[level]
+
+
+if sys.version_info >= (3, 14):
+
+    def compress(data: Any, level: int) -> bytes:
+        """One frame."""
+        from compression import zstd
+
+        compressor = _of_thread(level, lambda: zstd.ZstdCompressor(level=level))
+        packed: bytes = compressor.compress(data, mode=zstd.ZstdCompressor.FLUSH_FRAME)
+        return packed
+
+    def frame_content_size(data: Any) -> int:
+        """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError."""
+        from compression import zstd
+
+        try:
+            size = zstd.get_frame_info(data).decompressed_size
+        except zstd.ZstdError as error:
+            raise ZstdError(*error.args) from error
+        return SIZE_UNKNOWN if size is None else size
+
+    def reader(data: Any) -> Callable[[memoryview], int]:
+        """A function that writes the next bytes into its argument and returns their number, 0 at the end. Raises ZstdError."""
+        from compression import zstd
+
+        frame, rest = zstd.ZstdDecompressor(), memoryview(data).cast("B")
+
+        def read(output: memoryview) -> int:
+            nonlocal frame, rest
+            while True:
+                if frame.eof:
+                    left = frame.unused_data
+                    rest = memoryview(left + bytes(rest)) if left else rest
+                    if not rest:
+                        return 0
+                    frame = zstd.ZstdDecompressor()  # concatenated frames are legal
+                packed = rest[:STEP_BYTES] if frame.needs_input else rest[:0]
+                if frame.needs_input and not packed:
+                    return 0
+                rest = rest[len(packed) :]
+                try:
+                    plain = frame.decompress(packed, max_length=len(output))
+                except zstd.ZstdError as error:
+                    raise ZstdError(*error.args) from error
+                if plain:
+                    output[: len(plain)] = plain
+                    return len(plain)
+
+        return read
+
+else:
+
+    def compress(data: Any, level: int) -> bytes:
+        """One frame."""
+        import zstandard
+
+        packed: bytes = _of_thread(level, lambda: zstandard.ZstdCompressor(level=level)).compress(data)
+        return packed
+
+    def frame_content_size(data: Any) -> int:
+        """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError."""
+        import zstandard
+
+        try:
+            return zstandard.frame_content_size(data)
+        except zstandard.ZstdError as error:
+            raise ZstdError(*error.args) from error
+
+    def reader(data: Any) -> Callable[[memoryview], int]:
+        """A function that writes the next bytes into its argument and returns their number, 0 at the end. Raises ZstdError."""
+        import zstandard
+
+        source = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+
+        def read(output: memoryview) -> int:
+            try:
+                return source.readinto(output)
+            except zstandard.ZstdError as error:
+                raise ZstdError(*error.args) from error
+
+        return read

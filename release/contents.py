@@ -1,0 +1,74 @@
+"""Contains the checks of the files, tags and metadata of a wheel, which also run over the wheels of a release workflow.
+
+RELEASE-1  a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test code
+RELEASE-2  it has no symbol and no text of fault injection and mutants
+RELEASE-3  one wheel serves every later Python of its platform: the stable ABI of Python 3.11
+"""
+
+from __future__ import annotations
+
+import email
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+# Names and texts of fault injection and mutants (`embedlog/_native/testing`).
+TEST_NAMES = (b"mutant", b"el_fault", b"el_before", b"el_after", b"el_point", b"torn-publish", b"before-unlock")
+EXTENSIONS = ("embedlog/_native/_core.abi3.so", "embedlog/_native/_rows.abi3.so")
+NEEDED = {*EXTENSIONS, "embedlog/py.typed", "embedlog/_native/_rows.pyi", "pyspark_embedlog/__init__.py"}
+REQUIRED = {"cffi", "lz4", "numpy", "zstandard"}
+NAME = re.compile(r"embedlog-(?P<version>[^-]+)-cp311-abi3-(?P<platforms>[\w.]+)\.whl")
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine, a number of two bytes at byte 18 of an ELF file
+
+
+def problems(wheel: Path) -> list[str]:
+    """What is wrong with this wheel, one line each; an empty list if nothing is."""
+    name = NAME.fullmatch(wheel.name)
+    if name is None:
+        return [f"{wheel.name}: the name is not embedlog-VERSION-cp311-abi3-PLATFORM.whl"]
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        found = [f"{missing} is missing" for missing in sorted(NEEDED - names)]
+        found += [f"{extra} is a source of C" for extra in sorted(names) if extra.endswith((".c", ".h"))]
+        metadata = f"embedlog-{name['version']}.dist-info"
+        tops = {each.split("/")[0] for each in names} - {"embedlog", "pyspark_embedlog", "embedlog.libs", metadata}
+        found += [f"{top} does not belong to the package" for top in sorted(tops)]
+        for extension in names.intersection(EXTENSIONS):
+            found += _extension_problems(extension, archive.read(extension), name["platforms"])
+        found += _metadata_problems(archive.read(f"{metadata}/METADATA"))
+        if not any(each.endswith("/LICENSE") for each in names):
+            found.append("LICENSE is missing")
+    return [f"{wheel.name}: {each}" for each in found]
+
+
+def _extension_problems(name: str, binary: bytes, platforms: str) -> list[str]:
+    found = [f"{name} contains {text.decode()}: a test build" for text in TEST_NAMES if text in binary]
+    machine = next((machine for machine in ELF_MACHINES if platforms.endswith(machine)), None)
+    number = int.from_bytes(binary[18:20], "little")
+    if binary[:4] != b"\x7fELF" or machine is None or number != ELF_MACHINES[machine]:
+        found.append(f"{name} is not for the machine of {platforms}: ELF machine {number}")
+    return found
+
+
+def _metadata_problems(text: bytes) -> list[str]:
+    head = email.message_from_bytes(text)
+    found = []
+    if head["Requires-Python"] != ">=3.11":
+        found.append(f"Requires-Python is {head['Requires-Python']}, not >=3.11")
+    requirements = head.get_all("Requires-Dist", [])
+    required = {re.split(r"[>=;\[ ]", each)[0] for each in requirements if "extra ==" not in each}
+    if required != REQUIRED:
+        found.append(f"requires {sorted(required)}, not {sorted(REQUIRED)}")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    wheels = [Path(each) for each in arguments]
+    found = [line for wheel in wheels for line in problems(wheel)]
+    print(*found or [f"{len(wheels)} wheels are as they must be"], sep="\n")
+    return 1 if found or not wheels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
