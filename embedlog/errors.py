@@ -13,7 +13,7 @@ ERROR-5  the text of an error is one printable line, because names and values in
                         NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
-                        OutOfOrderSequenceError
+                        OutOfOrderSequenceError  OffsetMismatchError*
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
                         InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
@@ -159,6 +159,25 @@ class SerializationError(PlacedError):
         names = {"topic": self.topic, "partition": self.partition, "offset": self.offset, "field": self.field}
         known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
         return f"{self.message} ({known})" if known else self.message
+
+
+class OffsetMismatchError(PlacedError):
+    """The record was sent with an `expected_offset`, but the log ends at another offset: `actual`. Nothing was written.
+
+    To try again, read the records from `expected` on, decide again, and send with the new log end as `expected_offset`.
+    """
+
+    @classmethod
+    def of(cls, topic: str, partition: int, expected: int, actual: int) -> OffsetMismatchError:
+        """The error of a partition whose log ends at `actual`."""
+        message = f"the log end of {topic}-{partition} is not the expected offset; nothing was written"
+        return cls(message, topic=topic, partition=partition, offset=actual, expected=expected, found=actual)
+
+    @property
+    def actual(self) -> int:
+        """The log end offset at the time of the refusal: the offset of the next record, if no other is written before."""
+        found: int = self.found  # type: ignore[assignment]  # `of` sets it
+        return found
 
 
 class DeliveryError(EmbedlogError):
