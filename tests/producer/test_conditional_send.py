@@ -21,10 +21,11 @@ from embedlog.errors import (
     TransactionAbortedError,
 )
 from tests.producer.test_retries import failing
+from tests.support import producer_helpers
 from tests.support.mutants import mutated
-from tests.support.producer_helpers import log, producer, values
+from tests.support.producer_helpers import values
 
-__all__ = ["log", "producer"]
+log, producer = producer_helpers.log, producer_helpers.producer
 
 SHARED = 40  # increments of each writer
 
