@@ -10,10 +10,10 @@ ERROR-5  the text of an error is one printable line, because names and values in
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
       the names         UnknownTopicOrPartitionError  TopicExistsError > TopicMismatchError  InvalidTopicError
                         InvalidPartitionsError  InvalidReplicationFactorError  InvalidReplicaAssignmentError
-                        NoOffsetForPartitionError*
+                        NoOffsetForPartitionError*  UnknownSchemaError
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
-                        OutOfOrderSequenceError  OffsetMismatchError*
+                        OutOfOrderSequenceError  OffsetMismatchError*  IncompatibleSchemaError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
                         InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
@@ -123,6 +123,10 @@ class NoOffsetForPartitionError(PlacedError):
     """There is no start position, and `auto.offset.reset` is `none`."""
 
 
+class UnknownSchemaError(EmbedlogError):
+    """The registry does not have this subject, version, schema or id."""
+
+
 # ---- the input -----------------------------------------------------------------------------------
 
 
@@ -192,6 +196,17 @@ class DeliveryError(EmbedlogError):
         super().__init__(message, **facts)
         self.count = count
         self.errors = list(errors)
+
+
+class IncompatibleSchemaError(EmbedlogError):
+    """The subject's level of compatibility forbids the schema after an earlier `version` of `subject`; nothing was registered."""
+
+    _FACTS = ("subject", "version")
+
+    def __init__(self, message: str, *, subject: str | None = None, version: int | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.subject = subject
+        self.version = version
 
 
 class ConfigError(EmbedlogError):
