@@ -146,7 +146,8 @@ next(iter(log.consumer("t"))).value.encode()
 
 def stubs(folder: Path) -> Path:
     """The types of other packages in the documents are not compared: they change with their versions."""
-    for name in ("duckdb", "fastavro", "pandas", "polars", "pyarrow", "pyarrow/compute", "pyspark", "pyspark/sql", "google/protobuf/timestamp_pb2"):
+    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "pyspark", "pyspark/sql", "google/protobuf/timestamp_pb2"
+    for name in ("duckdb", "fastavro", *packages):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
     return folder
