@@ -10,10 +10,10 @@ ERROR-5  the text of an error is one printable line, because names and values in
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
       the names         UnknownTopicOrPartitionError  TopicExistsError > TopicMismatchError  InvalidTopicError
                         InvalidPartitionsError  InvalidReplicationFactorError  InvalidReplicaAssignmentError
-                        NoOffsetForPartitionError*
+                        NoOffsetForPartitionError*  UnknownSchemaError
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
-                        OutOfOrderSequenceError
+                        OutOfOrderSequenceError  OffsetMismatchError*  IncompatibleSchemaError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
                         InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
@@ -123,6 +123,10 @@ class NoOffsetForPartitionError(PlacedError):
     """There is no start position, and `auto.offset.reset` is `none`."""
 
 
+class UnknownSchemaError(EmbedlogError):
+    """The registry does not have this subject, version, schema or id."""
+
+
 # ---- the input -----------------------------------------------------------------------------------
 
 
@@ -161,6 +165,25 @@ class SerializationError(PlacedError):
         return f"{self.message} ({known})" if known else self.message
 
 
+class OffsetMismatchError(PlacedError):
+    """The record was sent with an `expected_offset`, but the log ends at another offset: `actual`. Nothing was written.
+
+    To try again, read the records from `expected` on, decide again, and send with the new log end as `expected_offset`.
+    """
+
+    @classmethod
+    def of(cls, topic: str, partition: int, expected: int, actual: int) -> OffsetMismatchError:
+        """The error of a partition whose log ends at `actual`."""
+        message = f"the log end of {topic}-{partition} is not the expected offset; nothing was written"
+        return cls(message, topic=topic, partition=partition, offset=actual, expected=expected, found=actual)
+
+    @property
+    def actual(self) -> int:
+        """The log end offset at the time of the refusal: the offset of the next record, if no other is written before."""
+        found: int = self.found  # type: ignore[assignment]  # `of` sets it
+        return found
+
+
 class DeliveryError(EmbedlogError):
     """Records were not written, and their futures were not read. Raised by flush(), close() and at the end of `with`.
 
@@ -173,6 +196,17 @@ class DeliveryError(EmbedlogError):
         super().__init__(message, **facts)
         self.count = count
         self.errors = list(errors)
+
+
+class IncompatibleSchemaError(EmbedlogError):
+    """The subject's level of compatibility forbids the schema after an earlier `version` of `subject`; nothing was registered."""
+
+    _FACTS = ("subject", "version")
+
+    def __init__(self, message: str, *, subject: str | None = None, version: int | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.subject = subject
+        self.version = version
 
 
 class ConfigError(EmbedlogError):

@@ -24,7 +24,8 @@ from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
 from embedlog.errors import ClosedError
-from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline, check_call, record_size, unknown_metadata
+from embedlog.producer.one_record import check_call, record_size, unknown_metadata
+from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline
 from embedlog.producer.producer import Producer
 from embedlog.producer.targets import TopicTarget
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
@@ -82,12 +83,20 @@ class AsyncProducer(Generic[K, V]):
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
     ) -> Future[RecordMetadata]:
         """Wait for buffer memory, accept one record, and return the future of its result, which can be awaited.
 
         A cancelled call has not accepted the record. After the return the record is sent, even if the task is cancelled.
-        Raises, and fails the future, as `Producer.send` does.
+        Raises, and fails the future, as `Producer.send` does. With `expected_offset` it is `send_batch` of one record.
         """
+        if expected_offset is not None:
+            return await self._on_thread(
+                f"send to {topic}",
+                lambda producer: producer.send(
+                    topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+                ),
+            )
         self._records_left = left_count = self._records_left - 1
         if left_count > 0:
             try:
@@ -107,9 +116,12 @@ class AsyncProducer(Generic[K, V]):
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
     ) -> RecordMetadata:
         """Send one record, wait until it is in the log, and return its place, as in aiokafka: `await (await send(…))`."""
-        future = await self.send(topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
+        future = await self.send(
+            topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+        )
         future.hasten()
         return await future
 
@@ -196,18 +208,34 @@ class AsyncProducer(Generic[K, V]):
         partition: int | None = None,
         timestamps_ms: Any = None,
         headers: Any = None,
+        expected_offset: int | None = None,
     ) -> Future[list[tuple[str, int, int, int]]]:
         """Wait until all rows are in the buffer and return the future of their result, which can be awaited.
 
         A call that is cancelled before a thread began has accepted nothing. Later, all rows are sent. The error's note says it.
         """
+        return await self._on_thread(
+            f"send_batch to {topic}",
+            lambda producer: producer.send_batch(
+                topic,
+                values,
+                keys,
+                partition=partition,
+                timestamps_ms=timestamps_ms,
+                headers=headers,
+                expected_offset=expected_offset,
+            ),
+        )
+
+    async def _on_thread(self, name: str, send: Callable[[Producer], Future[Done]]) -> Future[Done]:
+        """The future of records that a thread sends; a thread that began sends all of them."""
         producer = await self._made()
         ended = threading.Event()
         continued: list[bool] = []
 
-        def call() -> Future:
+        def call() -> Future[Done]:
             try:
-                return producer.send_batch(topic, values, keys, partition=partition, timestamps_ms=timestamps_ms, headers=headers)
+                return send(producer)
             finally:
                 ended.set()
 
@@ -219,7 +247,7 @@ class AsyncProducer(Generic[K, V]):
         try:
             return await self._executor.run(call, cancelled)
         except asyncio.CancelledError as error:
-            error.add_note(f"send_batch to {topic}: {'the rows are sent' if any(continued) else 'nothing was accepted'}")
+            error.add_note(f"{name}: {'the records are sent' if any(continued) else 'nothing was accepted'}")
             raise
 
     def _await_unfinished(self, timeout: float | None) -> float | None:

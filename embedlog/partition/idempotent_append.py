@@ -3,12 +3,14 @@
 IDEMPOTENT-1  the log is read before the append lock is taken, the rest under the lock; only headers are read
 IDEMPOTENT-2  a refusal leaves log and lock as they were
 IDEMPOTENT-3  the same run again after any error is appended once, and the result is its place in the log
+IDEMPOTENT-4  an expected offset is compared with the log end under the lock, after the search for the run. A run that is in the
+    log is never refused
 """
 
 from __future__ import annotations
 
 from embedlog._native import system
-from embedlog.errors import EmbedlogError
+from embedlog.errors import EmbedlogError, OffsetMismatchError
 from embedlog.format import sequence_rules
 from embedlog.format.record_columns import Stamp
 from embedlog.partition.append_lock import AppendLock
@@ -20,7 +22,10 @@ class _Undone(Exception):
 
 
 def append(lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int) -> int:
-    """Read the log, then append, or find the run there; a code of the C core. Raises errors of `sequence_rules`."""
+    """Read the log, then append, or find the run there; a code of the C core.
+
+    Raises errors of `sequence_rules`, and OffsetMismatchError.
+    """
     lock.producers.catch_up()
     try:
         verdict, code = _append_checked(lock, stamp, progress, deadline_ns)
@@ -39,6 +44,8 @@ def _append_checked(
     producers = lock.producers
     with lock.exclusive_mutexed(deadline_ns) as held:
         verdict = sequence_rules.check_sequences(held.producer_state(held.now), stamp, progress.table_left)
+        if verdict == 0:
+            verdict = _mismatch(lock, progress, held.now.log_end) or 0
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()
@@ -48,10 +55,19 @@ def _append_checked(
         if code == system.APPENDED:
             out = writer.out
             producers.note(stamp, out.next_sequence, out.seen)
-            if stamp.transactional:
+            if stamp.transactional or progress.expected_offset is not None:  # the next such run reads nothing then
                 producers.appended(progress.run, progress.start, writer)
             progress.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
         return 0, code
+
+
+def _mismatch(lock: AppendLock, progress: AppendProgress, log_end: int) -> OffsetMismatchError | None:
+    """The refusal of a run that expects another offset. A run that was begun had its offset."""
+    expected = progress.expected_offset
+    if expected is None or progress.start or expected == log_end:
+        return None
+    state = lock.state
+    return OffsetMismatchError.of(state.topic, state.number, expected, log_end)
 
 
 def _take_duplicates(lock: AppendLock, stamp: Stamp, progress: AppendProgress, count: int) -> None:

@@ -64,10 +64,14 @@ class Appended(NamedTuple):
 
 
 class AppendProgress:
-    """How much of a run was appended, and at which offsets."""
+    """How much of a run was appended, and at which offsets.
 
-    def __init__(self, run: EncodedRun) -> None:
+    With `expected_offset` the run is appended only if its first batch gets that offset. Such a run must be stamped.
+    """
+
+    def __init__(self, run: EncodedRun, expected_offset: int | None = None) -> None:
         self.run = run
+        self.expected_offset = expected_offset
         self.start = 0  # byte in the run
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []

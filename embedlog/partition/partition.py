@@ -214,9 +214,9 @@ class Partition:
 
         After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
-        holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
-        `all_in_sync` (acks=all) has no effect on one directory: its log is complete after the append. `followers` take the run
-        at once, if they can: the progress shows what was committed.
+        holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run;
+        raises OffsetMismatchError if it expects another offset. `all_in_sync` (acks=all) has no effect on one directory.
+        `followers` take the run at once, if they can: the progress shows what was committed.
         """
         state, context = self._state, self._context
         context.check_open()
@@ -231,12 +231,13 @@ class Partition:
                 with self._lock.exclusive_mutexed(until):
                     state.mark_dirty()
             context.writers.used(self._writer)
-            size, buffer = len(run.buffer), run.buffer
             known = system.NULL if stamp is None else self._producers.known(stamp)
-            while progress.start < size:
+            while not progress.complete:
                 writer, slice_ns = state.writer or self._writer.native(), min(until, system.boot_ns() + system.SLICE_NS)
-                if followers is None:
-                    code = writer.append(buffer, progress.start, progress.table_left, slice_ns, known)
+                if progress.expected_offset is not None:
+                    code = system.MUST_CATCH_UP
+                elif followers is None:
+                    code = writer.append(run.buffer, progress.start, progress.table_left, slice_ns, known)
                 else:
                     code = followers.append(progress, slice_ns, known)
                 if code == system.APPENDED:

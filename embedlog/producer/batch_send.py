@@ -49,12 +49,14 @@ class Share(NamedTuple):
 class RunSend:
     """One encoded run that is being sent, as a producer batch carries it."""
 
+    expected_offset = None
+
     def __init__(self, batch_send: BatchSend, partition: int, encoded: record_batch.EncodedRun) -> None:
         self.encoded = encoded
         self._batch_send = batch_send
         self._partition = partition
 
-    def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
+    def settled(self, pieces: tuple[tuple[int, int], ...], error: BaseException | None, append_time_ms: int = -1) -> None:
         """Report the result once: the offsets of the run, or its error."""
         lost = 0 if error is None else self.encoded.record_count
         if lost and not isinstance(error, DurabilityError):

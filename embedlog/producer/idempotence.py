@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.errors import FencedError, OutOfOrderSequenceError
+from embedlog.errors import FencedError, OffsetMismatchError, OutOfOrderSequenceError
 from embedlog.format.producer_state import NO_PRODUCER
 from embedlog.format.record_batch import Stamp, stamp
 from embedlog.transaction import EPOCH_MAX
@@ -50,8 +50,8 @@ class Appender(Protocol):
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         """Renew the epoch or id after `error`; True if the same records can be retried at once."""
 
-    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
-        """The attempt has failed; its records may be in the log or not."""
+    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+        """The attempt has failed with `error`; its records may be in the log or not."""
 
 
 class Plain:
@@ -87,7 +87,7 @@ class Plain:
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
-    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
+    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """No state."""
 
 
@@ -141,9 +141,9 @@ class Idempotent:
         self.stamp(target, attempt)
         return True
 
-    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
-        if attempt.stamp is None:
-            return
+    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
+        if attempt.stamp is None or isinstance(error, OffsetMismatchError):
+            return  # a mismatch is decided after a search for the run: its sequences are free for the next one
         if attempt.progress.start == len(attempt.run.buffer):
             self.written(target, attempt)
         else:
@@ -185,7 +185,7 @@ class Transactional:
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
-    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
+    def lost(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """No state: the transaction can only be aborted, and the next one has another epoch."""
 
 

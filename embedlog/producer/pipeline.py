@@ -38,7 +38,6 @@ from embedlog.format.record_columns import Columns
 from embedlog.partitioners import Chooser, partition_of
 from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.batch_send import (
-    RECORD_OVERHEAD,
     STICK,
     BatchSend,
     RunSend,
@@ -50,12 +49,13 @@ from embedlog.producer.batch_send import (
     shares,
 )
 from embedlog.producer.interceptors import ProducerInterceptors
+from embedlog.producer.one_record import check_call, record_size, unknown_metadata
 from embedlog.producer.sender import Sender
 from embedlog.producer.targets import TopicTarget
-from embedlog.types import ProducerRecord, RecordMetadata
+from embedlog.types import ProducerRecord
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Future, Router
+    from embedlog._native._rows import Future, ProducerBatch, Router
     from embedlog.config.client import ProducerConfig
     from embedlog.engine import Engine
     from embedlog.producer.transaction_manager import NoTransaction, Transaction
@@ -66,8 +66,6 @@ SECONDS_FROM = 100_000_000  # 1973 in seconds: a timestamp of 1970 above it may 
 BATCH_BYTES_MAX = 1 << 20  # of send_batch: such batches compress well and are small compared to a segment
 RUN_BYTES = 2 << 20  # encoded at once and passed between threads; small enough to stay in the CPU cache
 AHEAD_BYTES = 3 * RUN_BYTES  # unwritten bytes of one send_batch: more would only use memory that is not in the cache
-HEADERS_OVERHEAD = 5  # the number of headers
-HEADER_OVERHEAD = 10  # the two lengths of a header
 
 # Errors of the record or the log, not of the call: they fail the future (Kafka's ApiException)
 FAILS_THE_FUTURE = (
@@ -113,6 +111,8 @@ class Pipeline:
         objects = any(hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer))
         self._warned_of_seconds = False
         self._row_by_row = bool(self.interceptors) or objects
+        self.idempotent = config.enable_idempotence
+        self.keys_ignored = config.partitioner_ignore_keys
         self.plain = not (self._row_by_row or config.key_serializer or config.value_serializer or config.partitioner)
 
     # ---- one record ------------------------------------------------------------------------------
@@ -264,12 +264,20 @@ class Pipeline:
 
     # ---- results ---------------------------------------------------------------------------------
 
-    def failed(self, given: ProducerRecord, error: EmbedlogError) -> Future:
+    def promise(self) -> tuple[Future, ProducerBatch]:
+        """A future whose result `ProducerBatch.keep` or `fail` sets."""
+        return self._rows.promise(False)
+
+    def fail(self, promise: ProducerBatch, topic: str, partition: int, error: BaseException, count: int) -> None:
+        """Settle a promise with an error of `count` records that were not written."""
+        self._failures.fail(promise, topic, partition, error, count)
+
+    def failed(self, given: ProducerRecord, error: EmbedlogError, count: int = 1) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
-        self._failures.count(1)
+        self._failures.count(count)
         self._transaction.failed(error)
         future, promise = self._rows.promise(True)
-        self._failures.fail(promise, given.topic, given.partition, error, 1)
+        self._failures.fail(promise, given.topic, given.partition, error, count)
         return future
 
     def acknowledged(self, sent: ProducerRecord, future: Future) -> None:
@@ -324,34 +332,51 @@ class Pipeline:
     ) -> None:
         """Encode one share and append its runs to the queue."""
         now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
-        columns = Columns(
-            piece.count, piece.values, piece.keys, now_ms if piece.timestamps is None else piece.timestamps, piece.headers
-        )
         size = min(BATCH_BYTES_MAX, topic_target.batch_limit)
         run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if topic_target.codec == 0 else None
-        for run in record_batch.encode(
-            columns,
-            codec=topic_target.codec,
-            level=topic_target.level,
-            batch_bytes=size,
-            selection=share.rows,
-            run_bytes=run_bytes,
-            compressed_max=self._engine.config.max_decompressed_batch_bytes,
-        ):
-            if not self._accumulator.has_memory(run.size) or self._rows.waiting:
-                self._wait_for(partial(self._has_memory, run.size))
+        for run in self.encoded(topic_target, piece, share.rows, now_ms, size, run_bytes):
+            self._await_memory(run.size)
             if not self._accumulator.on_thread():
                 batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
             number = topic_target.route.stick(run.size) if share.partition == STICK and topic_target.route else share.partition
             batch_send.leave(run.size)
             run_send = RunSend(batch_send, number, run)
-            target = topic_target.target_of(number)
-            if target is not None and target.queue.push_run(run_send, run.record_count, run.size) is not None:
-                batch_send.row_count += run.record_count
-            else:
+            try:
+                self._push(topic_target, number, run_send)
+            except BaseException:
                 run_send.settled((), None)  # not queued
-                self.check_usable()
-                raise InvalidTransactionStateError("the transaction ended during send_batch")
+                raise
+            batch_send.row_count += run.record_count
+
+    def encoded(
+        self, topic_target: TopicTarget, piece: Piece, rows: Any, now_ms: int, batch_bytes: int, run_bytes: int | None
+    ) -> Iterator[record_batch.EncodedRun]:
+        """Some rows of a piece as runs, compressed by the codec of the topic; `now_ms` is the time of rows without one."""
+        times_ms = now_ms if piece.timestamps is None else piece.timestamps
+        return record_batch.encode(
+            Columns(piece.count, piece.values, piece.keys, times_ms, piece.headers),
+            codec=topic_target.codec,
+            level=topic_target.level,
+            batch_bytes=batch_bytes,
+            selection=rows,
+            run_bytes=run_bytes,
+            compressed_max=self._engine.config.max_decompressed_batch_bytes,
+        )
+
+    def push(self, topic_target: TopicTarget, number: int, run_send: Any) -> None:
+        """Wait for memory, and append a run to the queue of a partition. Raises as `send` does."""
+        self._await_memory(run_send.encoded.size)
+        self._push(topic_target, number, run_send)
+
+    def _push(self, topic_target: TopicTarget, number: int, run_send: Any) -> None:
+        target, run = topic_target.target_of(number), run_send.encoded
+        if target is None or target.queue.push_run(run_send, run.record_count, run.size) is None:
+            self.check_usable()
+            raise InvalidTransactionStateError("the transaction ended during the call")
+
+    def _await_memory(self, size: int) -> None:
+        if not self._accumulator.has_memory(size) or self._rows.waiting:
+            self._wait_for(partial(self._has_memory, size))
 
     def _has_memory(self, size: int) -> bool | None:
         return self._accumulator.has_memory(size) or None
@@ -388,20 +413,6 @@ class Pipeline:
         return self._delivery.topic_target(topic, self._rows, fast=self.plain)
 
 
-def check_call(given: ProducerRecord) -> None:
-    """Check the arguments of a call. Raises TypeError, UnknownTopicOrPartitionError, InvalidTimestampError."""
-    if not isinstance(given.topic, str):
-        raise TypeError(f"a topic is a str, not {type(given.topic).__name__}")
-    for name in ("partition", "timestamp_ms"):
-        number = getattr(given, name)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            raise TypeError(f"{name} is an int or None, not {type(number).__name__}")
-    if given.partition is not None and given.partition < 0:
-        raise UnknownTopicOrPartitionError("a partition's number is not negative", found=given.partition)
-    if given.timestamp_ms is not None and not 0 <= given.timestamp_ms < 2**63:
-        raise InvalidTimestampError("a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms)
-
-
 def _as_method(serializer: Any) -> Serialize | None:
     """A user's serializer as a function of topic, headers and data: an object with such a method, or a callable of the data."""
     if serializer is None:
@@ -424,15 +435,3 @@ def _row_count(values: Any) -> int:
         return len(values)
     except TypeError:
         return 0
-
-
-def unknown_metadata(given: ProducerRecord) -> RecordMetadata:
-    """The metadata that interceptors receive for a record that was not written."""
-    partition = -1 if given.partition is None else given.partition
-    return RecordMetadata(given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms)
-
-
-def record_size(value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]) -> int:
-    """Upper bound of the bytes of one record in a batch of its own."""
-    pairs_size = sum(len(name.encode("utf-8")) + len(data or b"") + HEADER_OVERHEAD for name, data in headers)
-    return RECORD_OVERHEAD + len(value or b"") + len(key or b"") + HEADERS_OVERHEAD + pairs_size

@@ -24,6 +24,7 @@ from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
 from embedlog.errors import DeadlineError, EmbedlogError, printable
+from embedlog.producer import conditional_send
 from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.idempotence import Transactional
 from embedlog.producer.metrics import producer_metrics
@@ -85,6 +86,7 @@ class Producer(Generic[K, V]):
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
     ) -> Future[RecordMetadata]:
         """Send one record and return the future of its result.
 
@@ -93,8 +95,13 @@ class Producer(Generic[K, V]):
         for a partitioner's, SerializationError, ClosedError and ForkedError. Raises InvalidTransactionStateError outside of a
         transaction if there is a transactional.id. Everything else fails the future: unknown topics and partitions, too large
         records, `buffer.memory` full for `max.block.ms`, a fenced producer, and errors of the write.
+        With `expected_offset` the record is appended only if it gets that offset: otherwise OffsetMismatchError fails the future,
+        and nothing is written. ConfigError is raised without idempotence, TypeError if neither partition nor key is given.
         """
         route = self._routes.get(topic)
+        if expected_offset is not None:
+            given = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            return conditional_send.send(self._pipeline, given, expected_offset)
         if route is not None:
             future = route.append(value, key, partition, timestamp_ms, headers)
             if future is not None:
@@ -112,6 +119,7 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamps_ms: Any = None,
         headers: Any = None,
+        expected_offset: int | None = None,
     ) -> Future[list[tuple[str, int, int, int]]]:
         """Send many records in columns, at memory speed.
 
@@ -120,7 +128,14 @@ class Producer(Generic[K, V]):
         `timestamps_ms` is one int, or one per row; `headers` a list of pairs per row. Serializers are applied to lists only.
         The future's result is a list of (topic, partition, base_offset, count), in input order per partition.
         Raises and fails as `send()` does; rows before an error in a later part of the input remain sent.
+        With `expected_offset`, that of the first record, all rows are one batch of one partition, and all or none are appended.
+        RecordTooLargeError fails the future if they are more than `max.message.bytes`.
         """
+        if expected_offset is not None:
+            columns = values, keys, timestamps_ms, headers
+            return conditional_send.send_batch(
+                self._pipeline, ProducerRecord(topic, partition=partition), columns, expected_offset
+            )
         return self._pipeline.send_batch(topic, values, keys, partition, timestamps_ms, headers)
 
     # ---- flush and close -------------------------------------------------------------------------

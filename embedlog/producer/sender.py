@@ -171,7 +171,8 @@ class Sender:
         try:
             self.appender.prepare(target)
             run, counts = self._run_of(target, batches)
-            attempt = Attempt(batches, counts, run, AppendProgress(run))
+            expected_offset = None if batches[0].run is None else batches[0].run.expected_offset
+            attempt = Attempt(batches, counts, run, AppendProgress(run, expected_offset))
             self.appender.stamp(target, attempt)
         except BaseException as error:  # noqa: BLE001  (top of the thread: any error must settle the futures)
             self._fail(target, batches, error)
@@ -232,7 +233,7 @@ class Sender:
             fresh = self._engine.partition(target.topic_target.name, target.queue.partition)
             if fresh is target.partition:
                 raise
-            target.partition, attempt.progress = fresh, AppendProgress(attempt.run)
+            target.partition, attempt.progress = fresh, AppendProgress(attempt.run, attempt.progress.expected_offset)
             return self.appender.append(target, attempt, deadline_ns)
 
     def _locate(self, target: QueueTarget) -> None:
@@ -255,7 +256,8 @@ class Sender:
 
     def _not_written(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Decide after a failed attempt: retry now, retry later, or fail."""
-        if isinstance(error, RecordTooLargeError) and not attempt.rebuilt:  # nothing was written yet
+        splits = not attempt.rebuilt and attempt.progress.expected_offset is None
+        if isinstance(error, RecordTooLargeError) and splits:  # nothing was written yet
             if len(attempt.batches) > 1:
                 target.attempt, target.single_batches = None, len(attempt.batches)
                 return
@@ -311,7 +313,7 @@ class Sender:
                 offsets = appended.base_offsets(counts)
             for batch, base_offset in zip(batches, offsets, strict=True):
                 if batch.run is not None:
-                    batch.run.settled(appended.pieces, None)
+                    batch.run.settled(appended.pieces, None, appended.append_time_ms)
                 batch.deliver(base_offset, appended.time_of(base_offset))
         finally:
             _rows.settle_open(batches, None)
@@ -322,7 +324,7 @@ class Sender:
         try:
             target.attempt = None
             target.queue.rest(0)
-            self.appender.lost(target, attempt)
+            self.appender.lost(target, attempt, error)
             there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
             if there:
                 self._settle(batches[:there], attempt.counts[:there], attempt.progress.appended())

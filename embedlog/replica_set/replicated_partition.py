@@ -133,7 +133,8 @@ class ReplicatedPartition(LedPartition):
                 progress.epoch = epoch = leader.epoch
                 durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
-                    followers = self._together(leader) if all_in_sync else None
+                    together = all_in_sync and progress.expected_offset is None  # a condition is decided by the leader alone
+                    followers = self._together(leader) if together else None
                     if followers is None:
                         leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
                     alone = flush and not (all_in_sync and durable)

@@ -341,7 +341,7 @@ def test_a_cancelled_batch_says_whether_it_goes_its_way(log: embedlog.Log, stuck
                     await task
                 notes += caught.value.__notes__
             stuck.go.set()
-            assert sorted(notes) == ["send_batch to one: nothing was accepted"] + ["send_batch to one: the rows are sent"] * 4
+            assert sorted(notes) == ["send_batch to one: nothing was accepted"] + ["send_batch to one: the records are sent"] * 4
 
     run(main())
     assert len(values(log)) == 500

@@ -22,7 +22,7 @@ DIRECTIONS: dict[str, Any] = tomllib.loads((ROOT / "tests" / "project" / "depend
 ALLOWED: dict[str, frozenset[str]] = {unit["name"]: frozenset(unit["may"]) for unit in DIRECTIONS["unit"]}
 OPEN_IMPORTS: frozenset[str] = frozenset(DIRECTIONS["open"]["imports"])
 OPEN_CYCLES: list[list[str]] = DIRECTIONS["open"]["cycles"]
-INTEGRATIONS = ("spark", "polars", "duckdb", "demo", "exporters", "progress", "plot", "mirror", "console", "cli")
+INTEGRATIONS = ("spark", "schemas", "polars", "duckdb", "demo", "exporters", "progress", "plot", "mirror", "console", "cli")
 MODULES_OF_A_FOLDER_MAX = 24
 
 

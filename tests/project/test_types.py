@@ -35,6 +35,7 @@ import json
 from typing import Any, assert_type
 import embedlog
 from embedlog import AsyncConsumer, AsyncProducer, Consumer, Future, Producer, Record, RecordMetadata, serializers
+from embedlog.schemas import AvroDeserializer, AvroSerializer, JsonSchemaSerializer, Schema, SchemaRegistry
 
 class Point:
     x: int = 0
@@ -72,6 +73,21 @@ assert_type(log.producer().send_batch("t", [b"v"]).result(), list[tuple[str, int
 assert_type(log.consumer("t"), Consumer[bytes, bytes])
 assert_type(log.consumer("t", value_deserializer=point), Consumer[bytes, Point])
 assert_type(log.consumer("t", value_deserializer=serializers.from_string).poll(), list[Record[bytes, str]])
+assert_type(log.producer(value_serializer=serializers.msgpack), Producer[bytes, Any])
+assert_type(log.consumer("t", value_deserializer=serializers.from_arrow), Consumer[bytes, Any])
+assert_type(log.producer().send("t", b"v", expected_offset=5), Future[RecordMetadata])
+registry = SchemaRegistry(log)
+assert_type(registry.register("t-value", Schema("{}", "JSON")), int)
+def to_dict(point: Point) -> dict[str, Any]:
+    return {"x": point.x}
+def from_dict(datum: Any) -> Point:
+    return Point()
+assert_type(log.producer(value_serializer=AvroSerializer(registry, {"type": "int"})), Producer[bytes, Any])
+assert_type(log.producer(value_serializer=AvroSerializer(registry, "{}", to_dict)), Producer[bytes, Point])
+assert_type(log.producer(key_serializer=AvroSerializer(registry, "{}", to_dict, field="key")), Producer[Point, bytes])
+assert_type(log.producer(value_serializer=JsonSchemaSerializer(registry, {})), Producer[bytes, Any])
+assert_type(log.consumer("t", value_deserializer=AvroDeserializer(registry, None, from_dict)), Consumer[bytes, Point])
+assert_type(log.consumer("t", value_deserializer=AvroDeserializer(registry)), Consumer[bytes, Any])
 log.consumer("t", config={"auto.offset.reset": "by_duration:P3D"})
 log.producer().send("t", b"v").add_done_callback(lambda future: print(future.result().partition))
 with log.producer(transactional_id="x") as producer, log.consumer("t", group_id="g") as consumer:
@@ -120,6 +136,7 @@ log.producer().send("t", "text")
 log.producer(value_serializer=str.encode).send("t", b"bytes")
 log.producer(key_serializer=str.encode).send("t", b"v", 5)
 log.producer().send("t", b"v", timestamp=5)
+log.producer().send("t", b"v", expected_offset="5")
 log.consumer("t").poll(timeout_ms=5)
 log.producer().send("t", b"v").result().ofset
 next(iter(log.consumer("t"))).valu
@@ -129,7 +146,8 @@ next(iter(log.consumer("t"))).value.encode()
 
 def stubs(folder: Path) -> Path:
     """The types of other packages in the documents are not compared: they change with their versions."""
-    for name in ("duckdb", "fastavro", "pandas", "polars", "pyarrow", "pyarrow/compute", "pyspark", "pyspark/sql"):
+    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "pyspark", "pyspark/sql", "google/protobuf/timestamp_pb2"
+    for name in ("duckdb", "fastavro", *packages):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
     return folder

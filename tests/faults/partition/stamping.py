@@ -21,6 +21,7 @@ from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Chain, Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
+from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.recovery import producer_history
 from embedlog.storage import file_names
 from tests.faults.harness.content import Verdict
@@ -41,6 +42,7 @@ class Send(NamedTuple):
     size: int
     batch_bytes: int
     time_ms: int
+    expected_offset: int | None = None
 
     def values(self) -> list[bytes]:
         head = f"{self.stamp.producer_id - 2**62}/{self.stamp.epoch}"
@@ -85,6 +87,14 @@ def steps(seed: int, count: int, time_ms: int) -> list[Step]:
     return made
 
 
+def conditional(made: Sequence[Step], answers: Sequence[Any]) -> list[Step]:
+    """The steps, every other run with the offset that it gets."""
+    return [
+        step._replace(expected_offset=answer[0]) if isinstance(step, Send) and number % 2 else step
+        for number, (step, answer) in enumerate(zip(made, answers, strict=True))
+    ]
+
+
 def closed(made: list[Step]) -> list[Step]:
     """With every transaction ended."""
     opened = {step[0] if isinstance(step, End) else step.stamp.producer_id: step for step in made}
@@ -96,7 +106,8 @@ def do(partition: Any, step: Step) -> Any:
     if isinstance(step, End):
         partition.append_marker(step.producer_id, step.epoch, commit=step.commit)
         return None
-    found = partition.append(step.run(), stamp=step.stamp)
+    run = step.run()
+    found = partition.append(run, stamp=step.stamp, progress=AppendProgress(run, step.expected_offset))
     return found.base_offset, found.last_offset
 
 

@@ -26,6 +26,7 @@ def crashes(nursery: Nursery, directory: Path, seed: int, limit: int, mutants: t
     rng, total = random.Random(seed), Verdict()
     todo = stamping.steps(seed, 40, time.time_ns() // 1_000_000)
     answers, found, counts = stamping.undisturbed(nursery, directory, todo)
+    todo = stamping.conditional(todo, answers)
     calls = sum(counts.values())
     for number in range(limit):
         kind = ("kill_before", "kill_after")[number % 2]
@@ -48,6 +49,7 @@ def errors(nursery: Nursery, directory: Path, seed: int, limit: int) -> Verdict:
     rng, total = random.Random(seed), Verdict()
     todo = stamping.steps(seed, 40, time.time_ns() // 1_000_000)
     answers, found, counts = stamping.undisturbed(nursery, directory, todo)
+    todo = stamping.conditional(todo, answers)
     for _ in range(limit):
         nth = rng.randint(1, sum(counts[kind] for kind in ("open", "pread", "pwrite", "ftruncate", "unlink", "rename", "stat")))
         verdict, _failures = stamping.fail_at(nursery, directory, todo, (answers, found), nth, rng.choice(ERRORS))

@@ -1,0 +1,158 @@
+"""Contains the serializer and the deserializer of Avro, by fastavro.
+
+AVRO-1  data is read by the schema that wrote it, and resolved to the reader's schema if there is one
+AVRO-2  a parsed schema is kept for each id: an id never gets another schema (REGISTRY-3)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar, overload
+
+from embedlog import MissingExtraError
+from embedlog.schemas.framing import framed, unframed
+from embedlog.schemas.registered import RegisteredIds
+from embedlog.schemas.registry import SchemaRegistry
+from embedlog.schemas.schema_records import Schema
+from embedlog.schemas.subjects import Field, SubjectName, topic_name
+
+T = TypeVar("T")
+Given: TypeAlias = Schema | str | Mapping[str, Any] | list[Any]  # a schema, or its JSON as a text or an object
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as missing:
+        raise MissingExtraError("Avro needs fastavro", extra="avro") from missing
+    return fastavro
+
+
+def _as_schema(given: Given) -> Schema:
+    if isinstance(given, Schema):
+        return given
+    return Schema(given if isinstance(given, str) else json.dumps(given)).normal
+
+
+def _parsed(registry: SchemaRegistry, schema: Schema) -> Any:
+    """The schema for fastavro, with the names that it refers to."""
+    named: dict[str, Any] = {}
+    _add_references(registry, schema, named)
+    return _fastavro().parse_schema(json.loads(schema.text), named_schemas=named)
+
+
+def _add_references(registry: SchemaRegistry, schema: Schema, named: dict[str, Any]) -> None:
+    for each in schema.references:
+        referred = registry.version(each.subject, each.version).schema
+        _add_references(registry, referred, named)
+        _fastavro().parse_schema(json.loads(referred.text), named_schemas=named)
+
+
+class AvroSerializer(Generic[T]):
+    """Serializes values by one Avro schema; the schema is registered with the first value of each subject.
+
+    `schema` is its JSON as a text or as an object, or a `Schema`. `to_dict` makes the datum of fastavro of a value, which else is
+    the datum itself. Without `auto_register` only registered schemas are used (UnknownSchemaError).
+    Raises MissingExtraError without fastavro. Threads: any.
+    """
+
+    @overload
+    def __init__(
+        self: AvroSerializer[Any],
+        registry: SchemaRegistry,
+        schema: Given,
+        to_dict: None = None,
+        *,
+        field: Field = "value",
+        subject: SubjectName = topic_name,
+        auto_register: bool = True,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: Given,
+        to_dict: Callable[[T], Any],
+        *,
+        field: Field = "value",
+        subject: SubjectName = topic_name,
+        auto_register: bool = True,
+    ) -> None: ...
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: Given,
+        to_dict: Callable[[T], Any] | None = None,
+        *,
+        field: Field = "value",
+        subject: SubjectName = topic_name,
+        auto_register: bool = True,
+    ) -> None:
+        self._write = _fastavro().schemaless_writer
+        found = _as_schema(schema)
+        self._parsed = _parsed(registry, found)
+        self._to_dict = to_dict
+        name = self._parsed.get("name", "") if isinstance(self._parsed, dict) else ""
+        self._ids = RegisteredIds(registry, found, field, subject, name or _primitive(self._parsed), auto_register)
+
+    def serialize(self, topic: str, headers: Any, data: T | None) -> bytes | None:
+        """The framed datum; None stays None."""
+        if data is None:
+            return None
+        written = io.BytesIO()
+        self._write(written, self._parsed, data if self._to_dict is None else self._to_dict(data))
+        return framed(self._ids.of_topic(topic), written.getvalue())
+
+
+def _primitive(parsed: Any) -> str:
+    return str(parsed.get("type")) if isinstance(parsed, dict) else str(parsed)
+
+
+class AvroDeserializer(Generic[T]):
+    """Deserializes framed Avro data, also of writers with other versions of the schema.
+
+    `schema` is the reader's schema: fields that a writer did not know have its defaults, and fields that it does not have are
+    left out. `from_dict` makes a value of the datum. Raises MissingExtraError without fastavro. Threads: any.
+    """
+
+    @overload
+    def __init__(
+        self: AvroDeserializer[Any],
+        registry: SchemaRegistry,
+        schema: Given | None = None,
+        from_dict: None = None,
+    ) -> None: ...
+    @overload
+    def __init__(self, registry: SchemaRegistry, schema: Given | None, from_dict: Callable[[Any], T]) -> None: ...
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: Given | None = None,
+        from_dict: Callable[[Any], T] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._read = _fastavro().schemaless_reader
+        self._reader = None if schema is None else _parsed(registry, _as_schema(schema))
+        self._from_dict = from_dict
+        self._writers: dict[int, Any] = {}
+
+    def deserialize(self, topic: str, headers: Any, data: bytes) -> T:
+        """The value. Raises UnknownSchemaError, and ValueError for bytes that are not framed Avro."""
+        schema_id, payload = unframed(data)
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            writer = self._writers[schema_id] = self._writer(schema_id)
+        source = io.BytesIO(payload)
+        datum = self._read(source, writer, self._reader)
+        if source.tell() != len(payload):
+            raise ValueError(f"{len(payload) - source.tell()} bytes after the datum of schema {schema_id}")
+        value: T = datum if self._from_dict is None else self._from_dict(datum)
+        return value
+
+    def _writer(self, schema_id: int) -> Any:
+        schema = self._registry.schema(schema_id)
+        if schema.kind != "AVRO":
+            raise ValueError(f"schema {schema_id} is {schema.kind}, not AVRO")
+        return _parsed(self._registry, schema)

@@ -1,0 +1,135 @@
+"""Contains the serializer and the deserializer of Protobuf messages.
+
+PROTOBUF-1  the schema of a message type is the descriptor of its file. Files that it imports are registered first, under their
+    own names as subjects; those of google/protobuf are known to every reader
+PROTOBUF-2  the reader's message type decides: Protobuf keeps unknown fields, and absent ones have defaults
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from embedlog import MissingExtraError
+from embedlog.schemas.framing import after_message_path, framed, message_path, unframed
+from embedlog.schemas.registered import RegisteredIds
+from embedlog.schemas.registry import SchemaRegistry
+from embedlog.schemas.schema_records import Schema, SchemaReference
+from embedlog.schemas.subjects import Field, SubjectName, topic_name
+
+KNOWN = "google/protobuf/"
+
+
+class Message(Protocol):
+    """A generated message: `google.protobuf.message.Message`."""
+
+    DESCRIPTOR: Any
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802  (Protobuf's name)
+    @classmethod
+    def FromString(cls, data: bytes) -> Self: ...  # noqa: N802  (Protobuf's name)
+
+
+M = TypeVar("M", bound=Message)
+
+
+class ProtobufSerializer(Generic[M]):
+    """Serializes messages of one type. Raises MissingExtraError without protobuf. Threads: any."""
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        message_type: type[M],
+        *,
+        field: Field = "value",
+        subject: SubjectName = topic_name,
+        auto_register: bool = True,
+    ) -> None:
+        _descriptors()
+        self._registry, self._type, self._auto_register = registry, message_type, auto_register
+        self._path = message_path(_path(message_type.DESCRIPTOR))
+        self._field, self._subject = field, subject
+        self._made: RegisteredIds | None = None
+
+    def serialize(self, topic: str, headers: Any, data: M | None) -> bytes | None:
+        """The framed message; None stays None. Raises TypeError for a message of another type."""
+        if data is None:
+            return None
+        if not isinstance(data, self._type):
+            raise TypeError(f"the message is a {type(data).__name__}, not a {self._type.__name__}")
+        if self._made is None:
+            self._made = self._ids()
+        return framed(self._made.of_topic(topic), self._path + data.SerializeToString())
+
+    def _ids(self) -> RegisteredIds:
+        descriptor = self._type.DESCRIPTOR
+        schema = _schema(self._registry, descriptor.file, self._auto_register)
+        return RegisteredIds(self._registry, schema, self._field, self._subject, descriptor.full_name, self._auto_register)
+
+
+class ProtobufDeserializer(Generic[M]):
+    """Deserializes framed messages as one type. Raises MissingExtraError without protobuf. Threads: any."""
+
+    def __init__(self, registry: SchemaRegistry, message_type: type[M]) -> None:
+        self._registry, self._type = registry, message_type
+        self._names: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._descriptor_pb2 = _descriptors()
+
+    def deserialize(self, topic: str, headers: Any, data: bytes) -> M:
+        """The message. Raises UnknownSchemaError, Protobuf's DecodeError, and ValueError for other bytes or another type."""
+        schema_id, rest = unframed(data)
+        path, payload = after_message_path(rest)
+        place = schema_id, tuple(path)
+        written = self._names.get(place)
+        if written is None:
+            written = self._names[place] = self._name(*place)
+        if written != self._type.DESCRIPTOR.full_name:
+            raise ValueError(f"the message is a {written}, not a {self._type.DESCRIPTOR.full_name}")
+        return self._type.FromString(bytes(payload))
+
+    def _name(self, schema_id: int, path: tuple[int, ...]) -> str:
+        """The full name of a message of a registered file; the reader's name if the schema is the text of a .proto file."""
+        schema = self._registry.schema(schema_id)
+        if schema.kind != "PROTOBUF":
+            raise ValueError(f"schema {schema_id} is {schema.kind}, not PROTOBUF")
+        try:
+            file = self._descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.text, validate=True))
+        except ValueError:
+            return str(self._type.DESCRIPTOR.full_name)
+        names, messages = [file.package] if file.package else [], file.message_type
+        for number in path:
+            if not 0 <= number < len(messages):
+                raise ValueError(f"schema {schema_id} has no message at {list(path)}")
+            names.append(messages[number].name)
+            messages = messages[number].nested_type
+        return ".".join(names)
+
+
+def _descriptors() -> Any:
+    try:
+        from google.protobuf import descriptor_pb2
+    except ImportError as missing:
+        raise MissingExtraError("Protobuf messages need protobuf", extra="protobuf") from missing
+    return descriptor_pb2
+
+
+def _path(descriptor: Any) -> list[int]:
+    """The numbers of the messages around a message, from the outermost one, and its own."""
+    around = descriptor.containing_type
+    beside = descriptor.file.message_types_by_name.values() if around is None else around.nested_types
+    number = [each.name for each in beside].index(descriptor.name)
+    return [number] if around is None else [*_path(around), number]
+
+
+def _schema(registry: SchemaRegistry, file: Any, auto_register: bool) -> Schema:
+    """The schema of a file, after the files that it imports (PROTOBUF-1)."""
+    references = []
+    for imported in file.dependencies:
+        if imported.name.startswith(KNOWN):
+            continue
+        schema = _schema(registry, imported, auto_register)
+        if auto_register:
+            registry.register(imported.name, schema)
+        found = registry.lookup(imported.name, schema)
+        references.append(SchemaReference(imported.name, found.subject, found.version))
+    return Schema(base64.b64encode(file.serialized_pb).decode(), "PROTOBUF", tuple(references))

@@ -1,0 +1,33 @@
+"""Contains the ids under which a serializer has registered its schema, by topic.
+
+REGISTEREDID-1  a schema is registered with the first value of each subject, not when the serializer is made
+"""
+
+from __future__ import annotations
+
+from embedlog.schemas.registry import SchemaRegistry
+from embedlog.schemas.schema_records import Schema
+from embedlog.schemas.subjects import Field, SubjectName
+
+
+class RegisteredIds:
+    """The ids of one schema. Threads: any."""
+
+    def __init__(
+        self, registry: SchemaRegistry, schema: Schema, field: Field, subject: SubjectName, record: str, auto_register: bool
+    ) -> None:
+        self._registry, self._schema, self._field, self._subject = registry, schema, field, subject
+        self._record, self._auto_register = record, auto_register
+        self._by_topic: dict[str, int] = {}
+
+    def of_topic(self, topic: str) -> int:
+        """The id in the subject of a topic. Raises as `SchemaRegistry.register`, or `lookup` without `auto_register`."""
+        found = self._by_topic.get(topic)
+        if found is None:
+            subject = self._subject(topic, self._field, self._record)
+            if self._auto_register:
+                found = self._registry.register(subject, self._schema)
+            else:
+                found = self._registry.lookup(subject, self._schema).id
+            self._by_topic[topic] = found
+        return found
