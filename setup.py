@@ -19,8 +19,8 @@ NATIVE = Path("embedlog/_native")
 if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
     sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
 
-# Both modules contain checksums, hashes and the sealing of headers.
-SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")]
+# Both modules contain checksums, hashes, the sealing of headers and the clocks.
+SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")] + [NATIVE / "system" / "clock.c"]
 
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(

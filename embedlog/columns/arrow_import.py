@@ -6,7 +6,6 @@ ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the na
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog._native import _rows
+from embedlog._native import _rows, system
 from embedlog.errors import InvalidRecordError
 from embedlog.format.record_columns import BytesColumn, Headers
 
@@ -165,7 +164,7 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
         )
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
-    return np.where(node.valid(), milliseconds, int(time.time() * 1000)) if node.null_count else milliseconds
+    return np.where(node.valid(), milliseconds, system.wall_ms()) if node.null_count else milliseconds
 
 
 def _partitions(node: Node) -> NDArray[np.int64]:
