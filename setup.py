@@ -23,8 +23,8 @@ if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", 
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     sys.exit("embedlog needs the GIL: this is a free-threaded CPython (docs/installation.md)")
 
-# Both modules contain checksums, hashes and the sealing of headers.
-SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")]
+# Both modules contain checksums, hashes, the sealing of headers and the clocks.
+SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")] + [NATIVE / "system" / "clock.c"]
 
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, compaction, durable, groups, idle, loops, rebalance, replicas, rows, spark, transactions, waits
+from . import columns, compaction, durable, fixtures, groups, idle, loops, rebalance, replicas, rows, spark, transactions, waits
 from .context import Context
 from .measure import Bare, Outcome, report, workspace
 
@@ -35,6 +35,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "spark": spark.spark,
     "rebalance": rebalance.rebalance,
     "replicas": replicas.replicas,
+    "test-log": fixtures.ready,
 }
 
 

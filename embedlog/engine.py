@@ -26,9 +26,10 @@ from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination.groups.group_coordinator import Groups
 from embedlog.coordination.transactions.transaction_coordinator import Transactions
-from embedlog.errors import ClosedError, ForkedError, UnknownTopicOrPartitionError
+from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.api import LogPartition, WatchedLog
+from embedlog.partition.interposer import Interposer
 from embedlog.partition.log_context import Traffic
 from embedlog.replica_set import set_up
 from embedlog.storage import files
@@ -74,6 +75,7 @@ class Engine:
         self._closed = False
         self._closer: int | None = None
         self._mutex = threading.RLock()
+        self.interposer: Interposer | None = None
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
         with contextlib.ExitStack() as undo:
@@ -111,6 +113,19 @@ class Engine:
     def attach(self, service: Service) -> None:
         """Stop this service when the engine is closed."""
         self._services.append(service)
+
+    def interpose(self, interposer: Interposer | None) -> None:
+        """Ask `interposer` before each append and commit of this process from now on, or none; for tests of applications.
+
+        Raises StateError while there is another one, LockTimeoutError, ClosedError.
+        """
+        self.check_open()
+        with self._mutex:
+            if interposer is not None and self.interposer is not None:
+                raise StateError("the log has an interposer already", path=self.path)
+            self.interposer = interposer
+        for directory in self.directories:
+            directory.interpose(interposer)
 
     # ---- topics and partitions -------------------------------------------------------------------
 

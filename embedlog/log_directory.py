@@ -23,7 +23,8 @@ from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
-from embedlog.errors import DirectoryInUseError, EmbedlogError, ReadOnlyError, UnknownTopicOrPartitionError
+from embedlog.errors import DirectoryInUseError, EmbedlogError, LockTimeoutError, ReadOnlyError, UnknownTopicOrPartitionError
+from embedlog.partition.interposer import Interposer
 from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, Traffic, write_checkpoints
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
@@ -119,6 +120,12 @@ class LogDirectory:
                 self.topic_changes.finish_creation(topic)
         if self.directory.foreign:
             self._forget_marks(found)
+
+    def interpose(self, interposer: Interposer | None) -> None:
+        """Ask `interposer` before each append of this process from now on, or none. Raises LockTimeoutError."""
+        self.context.interposer = interposer
+        if not self.context.writers.release_all(self.config.lock_timeout_ms / 1000):
+            raise LockTimeoutError("a thread of this process appends for too long", path=self.path)
 
     def finish_deletions(self) -> None:
         """Complete deletions that the first process found interrupted. REQUIRES open groups: their offsets are deleted too."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native import _core
+from embedlog._native.clock import advanced_ns, freeze_wall, shift_wall
 from embedlog.errors import CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "SLOT_ENTRY",
     "TEST_BUILD",
     "TIMED_OUT",
+    "advanced_ns",
     "allocate",
     "boot_ns",
     "byte_lock_probe",
@@ -51,6 +53,7 @@ __all__ = [
     "fault_trace",
     "ffi",
     "filesystem",
+    "freeze_wall",
     "guard",
     "lib",
     "link",
@@ -273,11 +276,6 @@ def wall_ms() -> int:
     return int(lib.el_wall_ms())
 
 
-def shift_wall(ms: int) -> None:
-    """Shift the wall clock of this process, for tests."""
-    lib.el_shift_wall(ms)
-
-
 # ---- locks ----------------------------------------------------------------------------------------
 
 EAGAIN: Final = -1000 - errno.EAGAIN
@@ -372,6 +370,11 @@ class Heartbeat:
     @property
     def left(self) -> bool:
         return bool(lib.el_lease_left(self._raw))
+
+    def age(self, ns: int) -> bool:
+        """Count `ns` more since the last poll, and act on it before this returns; False during a poll. For tests."""
+        with self._mutex:
+            return bool(lib.el_lease_age(self._raw, ns))
 
     def polling(self) -> bool:
         return bool(lib.el_lease_polling(self._raw))

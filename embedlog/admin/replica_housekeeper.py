@@ -214,7 +214,7 @@ class ReplicaHousekeeper(Housekeeper):
         self.tend()
         self._rebalance()
         for at, jobs in enumerate(self._current()):
-            with self._of_directory():
+            with self._of_directory(jobs):
                 if at == 0:
                     super().by_hand(deadline_ns, work)
                     continue
@@ -224,13 +224,19 @@ class ReplicaHousekeeper(Housekeeper):
                 jobs.points()
 
     @contextlib.contextmanager
-    def _of_directory(self) -> Iterator[None]:
-        """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises errors of the process."""
+    def _of_directory(self, jobs: DirectoryJobs | None = None) -> Iterator[None]:
+        """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises errors of the process.
+
+        `jobs`: those that are done. If another thread has closed them, their directory was opened again, or left: it has others.
+        """
         try:
             yield
         except LockTimeoutError:
             raise
         except EmbedlogError as problem:
+            with self._choosing:
+                if jobs is not None and jobs not in self._by_directory.values():
+                    return
             node = self._set.directories.blame(problem)
             if node is None:
                 raise

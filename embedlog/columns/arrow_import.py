@@ -6,12 +6,11 @@ ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the na
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._native import _rows
+from embedlog._native import _rows, system
 from embedlog._numpy import np
 from embedlog.errors import InvalidRecordError
 from embedlog.format.record_columns import BytesColumn, Headers
@@ -166,7 +165,7 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
         )
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
-    return np.where(node.valid(), milliseconds, int(time.time() * 1000)) if node.null_count else milliseconds
+    return np.where(node.valid(), milliseconds, system.wall_ms()) if node.null_count else milliseconds
 
 
 def _partitions(node: Node) -> NDArray[np.int64]:

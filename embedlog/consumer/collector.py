@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from embedlog._native import system
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
 from embedlog.columns.chunks import Chunk
@@ -221,7 +221,7 @@ class Collector:
             return None
         reset = cursor.reset or self._reset
         bounds = (cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)).bounds()  # of the leader
-        cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, lambda: time.time_ns() // 1_000_000))
+        cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, system.wall_ms))
         logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
         return bounds if self._rack is None else None
 

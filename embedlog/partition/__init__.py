@@ -1,7 +1,7 @@
 """One partition: append, read, recover, truncate, sync, compact.
 
 The package knows one directory of segments. It does not know topics, groups, clients or other partitions.
-Other units import seven modules of it:
+Other units import eight modules of it:
 
 - `api`: the interfaces through which clients of an open log use a partition
 - `partition`: `Partition`, the facade, whose private members no other unit uses
@@ -10,10 +10,11 @@ Other units import seven modules of it:
 - `replication.replica_log`: `ReplicaLog`, a partition as a replica (`Partition.replica`), and its refusals
 - `replication.replica_position`: the offsets of a replica, read without opening the partition
 - `pinned_segments`: `Pin`, a partition at one moment, for backups
+- `interposer`: `Interposer`, which tests of applications place before each append and commit
 
 Order inside, from the bottom up. A module imports only modules before it.
 
-1. `log_context`, `segment_info`, `recovery/`, `state`
+1. `interposer`, `log_context`, `segment_info`, `recovery/`, `state`
 2. `segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`,
    `writer`
 3. `locked_partition`

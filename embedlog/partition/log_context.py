@@ -24,6 +24,7 @@ from embedlog.config.topic import TopicConfig
 from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_columns import Batches, EncodedRun
+from embedlog.partition.interposer import Interposer
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.descriptors import Handles
 
@@ -180,8 +181,8 @@ class Traffic:
 class Holder(Protocol):
     """An object that keeps descriptors open between uses."""
 
-    def release(self) -> bool:
-        """Close them; False if they are in use."""
+    def release(self, wait_s: float = 0.0) -> bool:
+        """Close them; False if they are in use, after a wait of this length."""
 
     def use_count(self) -> int:
         """A number that changes with each append by this process. Reading it costs less than a page."""
@@ -211,6 +212,16 @@ class KeptDescriptors:
                 self._open.move_to_end(key)
         others = [each for each, _ in self._open.values() if each is not holder]
         return others[: max(0, len(self._open) - self._limit)]
+
+    def release_all(self, wait_s: float) -> bool:
+        """Release every holder; False if one was in use for longer than the wait."""
+        with self._mutex:
+            holders = [each for each, _ in self._open.values()]
+        for each in holders:
+            if not each.release(wait_s):
+                return False
+            self.closed(each)
+        return True
 
     def used(self, holder: Holder) -> None:
         with self._mutex:
@@ -283,6 +294,7 @@ class Context:
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
     copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)  # from leaders, with writers that were dropped
     traffic: dict[str, Traffic] = field(default_factory=dict)  # by topic; all directories of an open log share it
+    interposer: Interposer | None = None  # is asked before each append of this process; for tests of applications
     metrics: Metrics = field(default_factory=Metrics)  # syncs, compactions and recoveries of an open log
     loads: Work = field(default_factory=Work)  # of partitions from their files; all directories of an open log share it
 

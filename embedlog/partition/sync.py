@@ -72,8 +72,8 @@ class Syncer:
         if not kept:
             self._state.context.syncers.opened(self)
 
-    def release(self) -> bool:
-        """Close the descriptors; False if a sync is in progress. The next sync writes unsynced bytes again."""
+    def release(self, wait_s: float = 0.0) -> bool:
+        """Close the descriptors; False if a sync is in progress, without a wait. The next sync writes unsynced bytes again."""
         with self._opening:
             if self._users:
                 return False

@@ -3,6 +3,8 @@
 WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are opened again
 WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
 WRITER-3  in a set no file is opened that lacks published bytes: it is damage of this replica, and no append fills the hole
+WRITER-4  an interposer that is set before all writers are released is asked from the next append on: a writer is registered
+    before it is made
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from embedlog._native import replication, system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import ReadOnlyError, StorageError
+from embedlog.partition.interposer import InterposedWriter
 from embedlog.partition.segment_info import size_of_active
 from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, files, locks
@@ -39,24 +42,20 @@ class AppendWriter:
             raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=state.path)
         page, mapped = state.page, state.page_file
         lock = state.open_lock()
+        identity = (mapped.device, mapped.inode) if mapped else (0, 0)
+        made_of = (page, context.directory_page, lock.path, str(state.path / file_names.PAGE), lock.fd, *identity)
+        context.writers.opened(self)  # WRITER-4
         try:
-            writer = system.Writer(
-                page,
-                context.directory_page,
-                lock.path,
-                str(state.path / file_names.PAGE),
-                lock.fd,
-                mapped.device if mapped else 0,
-                mapped.inode if mapped else 0,
-            )
+            interposer, place = context.interposer, (state.topic, state.number, context.lock_timeout_ms)
+            writer = system.Writer(*made_of) if interposer is None else InterposedWriter(interposer, *place, *made_of)
         except OSError as problem:
+            context.writers.closed(self)
             lock.close()
             raise StorageError("cannot stat the append lock", errno=problem.errno or 0, path=lock.path) from problem
         self.lock_file, state.writer = lock, writer
         self.guard_directory()
         self.apply_config(state.config)
         self.require(*self.required)
-        context.writers.opened(self)
         return writer
 
     def require(self, leader_epoch: int, all_in_sync: bool) -> None:
@@ -131,13 +130,13 @@ class AppendWriter:
 
     # ---- the bound on descriptors (`context.Holder`) ----------------------------------------------
 
-    def release(self) -> bool:
-        """Close everything if no thread appends; False otherwise. The descriptors of the syncs stay."""
+    def release(self, wait_s: float = 0.0) -> bool:
+        """Close everything if no thread appends, or after a wait for it; False otherwise. The descriptors of the syncs stay."""
         mutex = self._state.mutex
         if locks.owned(mutex):
             return False
         try:
-            if not mutex.acquire(blocking=False):
+            if not mutex.acquire(timeout=wait_s):
                 return False
             self.drop()
             return True

@@ -7,10 +7,10 @@ BATCHSEND-2  the result is complete when the last run is settled, and fails if a
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embedlog._native import system
 from embedlog._numpy import np
 from embedlog.errors import (
     DurabilityError,
@@ -164,7 +164,7 @@ def check_piece(piece: Piece, topic_target: TopicTarget, timestamp_ms: int | Non
 
 def check_times(topic_target: TopicTarget, earliest_ms: int, latest_ms: int) -> None:
     """Raises InvalidTimestampError for times outside the topic's window around now."""
-    config, now_ms = topic_target.config, int(time.time() * 1000)
+    config, now_ms = topic_target.config, system.wall_ms()
     if config.message_timestamp_type != "CreateTime":
         return
     least, most = max(0, now_ms - config.message_timestamp_before_max_ms), now_ms + config.message_timestamp_after_max_ms

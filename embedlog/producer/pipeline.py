@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from embedlog._native import system
 from embedlog.columns.ingest import Piece, bytes_like, normal_headers, pieces_of, rows_of
 from embedlog.config.conversions import by_method
 from embedlog.errors import (
@@ -331,7 +331,7 @@ class Pipeline:
         self, batch_send: BatchSend, topic_target: TopicTarget, piece: Piece, share: Share, timestamp_ms: int | None
     ) -> None:
         """Encode one share and append its runs to the queue."""
-        now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        now_ms = system.wall_ms() if timestamp_ms is None else timestamp_ms
         size = min(BATCH_BYTES_MAX, topic_target.batch_limit)
         run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if topic_target.codec == 0 else None
         for run in self.encoded(topic_target, piece, share.rows, now_ms, size, run_bytes):

@@ -17,6 +17,7 @@ from embedlog._native import _rows
 from embedlog.config.options import INT_MAX
 from embedlog.config.topic import CODEC_NAMES
 from embedlog.format.record_columns import HEADER_SIZE
+from embedlog.partition.interposer import InterposedWriter
 
 if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
@@ -80,7 +81,7 @@ class QueueTarget:
         followers = None if direct is None else direct.followers
         accepted = config.min_insync_replicas <= 1 if followers is None else repeatable
         usual = not self.topic_target.codec and config.flush_messages == FLUSH_NEVER and accepted
-        if direct is None or writer is None or not usual:
+        if direct is None or writer is None or not usual or isinstance(writer, InterposedWriter):
             self.direct = None
             self.queue.disable_inline()
         elif self.direct != (id(writer), id(config), id(direct)):

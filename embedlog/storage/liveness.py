@@ -82,6 +82,10 @@ class Lease:
         """Whether the polls stopped for longer than the maximum poll interval, as recorded in the slot's entry."""
         return self._heartbeat.left
 
+    def age(self, ns: int) -> bool:
+        """Count `ns` more since the last poll, and act on it before this returns; False during a poll. For tests."""
+        return self._heartbeat.age(ns)
+
     @property
     def path(self) -> Path:
         """The file of its slot."""
@@ -262,6 +266,12 @@ class Liveness:
         if self._probe_fd < 0 and files.exists(self.path):
             self._probe_fd = files.open_file(self.path, files.READ)
         return self._probe_fd
+
+
+def age_leases(ns: int, process_slot: ProcessSlot | None = None) -> int:
+    """As `Lease.age` for every lease of this process, or for one; returns the number of those that were between two polls."""
+    leases = [lease for each in list(_all) for lease in list(each._leases)]
+    return sum(lease.age(ns) for lease in leases if process_slot is None or lease.process_slot == process_slot)
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""Tests of applications: logs in memory, assertions with readable differences, and fixtures for pytest (docs/testing.md).
+"""Tests of applications: logs in memory, faults, a clock, assertions and fixtures for pytest (docs/testing.md).
 
 TESTING-1  the import of this package and of its pytest plugin imports no module of the engine; names are imported on first use
 TESTING-2  nothing is replaced by a mock: a test log is a directory with Kafka's files, and every call is the one of production
@@ -20,14 +20,22 @@ if TYPE_CHECKING:
         wait_for_records,
     )
     from embedlog.testing.expectations import Expected, record
+    from embedlog.testing.log_faults import Fault, Faults, Held, faults
     from embedlog.testing.memory import memory_directory, open_log
+    from embedlog.testing.stopped_clock import Clock, clock
 
 __all__ = [
+    "Clock",
     "Expected",
+    "Fault",
+    "Faults",
+    "Held",
     "assert_committed",
     "assert_key_order",
     "assert_lag",
     "assert_records",
+    "clock",
+    "faults",
     "memory_directory",
     "open_log",
     "record",
@@ -36,11 +44,17 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Clock": "stopped_clock",
     "Expected": "expectations",
+    "Fault": "log_faults",
+    "Faults": "log_faults",
+    "Held": "log_faults",
     "assert_committed": "assertions",
     "assert_key_order": "assertions",
     "assert_lag": "assertions",
     "assert_records": "assertions",
+    "clock": "stopped_clock",
+    "faults": "log_faults",
     "memory_directory": "memory",
     "open_log": "memory",
     "record": "expectations",

@@ -92,7 +92,11 @@ def assert_records(
         problem = _unordered_difference(wanted, found, by_key=in_order is None)
     if problem:
         place = f"topic {topic!r}" if partition is None else f"topic {topic!r}, partition {partition}"
-        raise AssertionError(f"{place}: expected {len(wanted)} records, found {len(found)}\n{problem}")
+        raise AssertionError(f"{place}: expected {_counted(len(wanted))}, found {len(found)}\n{problem}")
+
+
+def _counted(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
 
 
 def _ordered_difference(wanted: Sequence[Expected], found: Sequence[Any]) -> str:
@@ -130,41 +134,83 @@ def _kind(at: int, wanted: Sequence[Expected], found: Sequence[Any]) -> str:
 
 
 def _unordered_difference(wanted: Sequence[Expected], found: Sequence[Any], *, by_key: bool) -> str:
-    left = list(found)
-    missing = []
-    places: dict[Any, int] = {}
-    moved = []
-    pairs = _matched(wanted, left)
-    for want, have in pairs:
-        if have is None:
-            missing.append(want)
-        elif by_key and have.key is not None:
-            place = found.index(have)
-            if place < places.get(have.key, -1):
-                moved.append(f"  order of key {shown(have.key)}: {shown_record(have)} is too early")
-            places[have.key] = place
+    matched = _Matching(wanted, found).record_of
+    left = [have for number, have in enumerate(found) if number not in set(matched.values())]
+    missing = [want for at, want in enumerate(wanted) if at not in matched]
     lines = [f"  missing: {want}{_nearest(want, left)}" for want in missing]
     lines += [f"  not expected: {shown_record(have)}" for have in left]
-    return "\n".join(_shortened(lines or moved))
+    return "\n".join(_shortened(lines or (_moved(wanted, found, matched) if by_key else [])))
 
 
-def _matched(wanted: Sequence[Expected], left: list[Any]) -> list[tuple[Expected, Any | None]]:
-    """Each expectation with its record, which is removed from `left`. Expectations with more fields choose first."""
-    chosen: dict[int, Any] = {}
-    order = sorted(range(len(wanted)), key=lambda at: (str(wanted[at]).count("="), -at), reverse=True)
-    for at in order:
-        have = next((each for each in left if wanted[at].matches(each)), None)
-        if have is not None:
-            chosen[at] = have
-            left.remove(have)
-    return [(want, chosen.get(at)) for at, want in enumerate(wanted)]
+def _moved(wanted: Sequence[Expected], found: Sequence[Any], matched: Mapping[int, int]) -> list[str]:
+    """The records that come before an expected predecessor of the same key."""
+    places: dict[Any, int] = {}
+    moved = []
+    for at in range(len(wanted)):
+        have = found[matched[at]]
+        if have.key is not None:
+            if matched[at] < places.get(have.key, -1):
+                moved.append(f"  order of key {shown(have.key)}: {shown_record(have)} is too early")
+            places[have.key] = matched[at]
+    return moved
+
+
+class _Matching:
+    """A record for as many expectations as possible: `record_of` has its index for each of them.
+
+    Expectations with more fields choose first, and a choice is changed where another expectation needs the record (a maximum
+    matching, by augmenting paths).
+    """
+
+    def __init__(self, wanted: Sequence[Expected], found: Sequence[Any]) -> None:
+        self._wanted, self._found = wanted, found
+        self._fitting: dict[int, list[int]] = {}
+        self.record_of: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        late = [at for at in sorted(range(len(wanted)), key=lambda at: -wanted[at].field_count) if not self._take_free(at)]
+        for at in late:
+            self._augment(at)
+
+    def _take_free(self, at: int) -> bool:
+        want = self._wanted[at]
+        number = next(
+            (number for number, have in enumerate(self._found) if number not in self._taken and want.matches(have)), None
+        )
+        if number is not None:
+            self.record_of[at], self._taken[number] = number, at
+        return number is not None
+
+    def _augment(self, first: int) -> None:
+        """Give a record to an expectation, if others can take other records instead."""
+        reached, queue = dict[int, int](), [first]
+        for at in queue:  # it grows
+            for number in self._fits(at):
+                if number in reached:
+                    continue
+                reached[number] = at
+                if number not in self._taken:
+                    return self._exchange(number, reached)
+                queue.append(self._taken[number])
+
+    def _fits(self, at: int) -> list[int]:
+        if at not in self._fitting:
+            self._fitting[at] = [number for number, have in enumerate(self._found) if self._wanted[at].matches(have)]
+        return self._fitting[at]
+
+    def _exchange(self, number: int | None, reached: Mapping[int, int]) -> None:
+        while number is not None:
+            at = reached[number]
+            before = self.record_of.get(at)
+            self.record_of[at], self._taken[number] = number, at
+            number = before
 
 
 def _nearest(want: Expected, left: Sequence[Any]) -> str:
-    """For a missing record: the differences from the record of the same key that is left."""
+    """For a missing record: the differences from the record of the same key that is left, or from the only one that is left."""
     same = [] if want.key is UNSET else [each for each in left if Expected(key=want.key).matches(each)]
-    lines = want.differences(same[0]) if same else ()
-    return "".join(f"\n    of the same key at offset {same[0].offset}: {line}" for line in lines)
+    near = same[:1] or (left if len(left) == 1 else [])
+    name = "of the same key" if same else "of the only other record"
+    return "".join(f"\n    {name}, at offset {each.offset}: {line}" for each in near for line in want.differences(each))
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:
@@ -192,7 +238,7 @@ def assert_key_order(
             raise AssertionError(f"topic {topic!r}: key {shown(key)} is in partitions {partitions}, so its order is not defined")
         problem = _ordered_difference([Expected(value=value) for value in values], same)
         if problem:
-            count = f"expected {len(values)} records, found {len(same)}"
+            count = f"expected {_counted(len(values))}, found {len(same)}"
             raise AssertionError(f"topic {topic!r}, key {shown(key)}: {count}\n{problem}")
 
 

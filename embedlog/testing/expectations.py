@@ -2,7 +2,8 @@
 
 EXPECTATION-1  a field that an expectation does not name is not compared
 EXPECTATION-2  text is compared as UTF-8, a mapping or list as JSON; bytes and None are compared as they are
-EXPECTATION-3  a difference inside JSON is named by its path: `value.items[2].price`
+EXPECTATION-3  a difference inside JSON is named by its path: `value.items[2].price`; one inside a long text is shown where it is
+EXPECTATION-4  an object that compares in its own way, as `unittest.mock.ANY`, does so everywhere, also inside JSON
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ class Expected:
     partition: Any = UNSET
     offset: Any = UNSET
     timestamp_ms: Any = UNSET
+
+    @property
+    def field_count(self) -> int:
+        """The number of fields that are compared."""
+        return sum(getattr(self, each.name) is not UNSET for each in fields(self))
 
     def matches(self, found: Any) -> bool:
         """Whether a record has all expected fields."""
@@ -110,8 +116,17 @@ def _same(wanted: Any, stored: Any) -> bool:
 
 
 def _plain(wanted: Any) -> Any:
-    """A value after a round trip through JSON: tuples become lists, keys become text."""
-    return json.loads(json.dumps(wanted, default=str))
+    """A value as JSON has it: tuples become lists, keys become text. Other objects stay as they are (EXPECTATION-4)."""
+    if isinstance(wanted, Mapping):
+        return {key if isinstance(key, str) else json.dumps(key, default=str): _plain(each) for key, each in wanted.items()}
+    return [_plain(each) for each in wanted] if isinstance(wanted, list | tuple) else wanted
+
+
+def _same_leaf(wanted: Any, found: Any) -> bool:
+    """Whether two values inside JSON are equal; a date or another object also by its text."""
+    if isinstance(wanted, bool) or isinstance(found, bool):  # True == 1 in Python
+        return wanted is found or (not isinstance(wanted, bool | int | float) and bool(wanted == found))
+    return bool(wanted == found) or (not isinstance(wanted, str | int | float | None) and str(wanted) == found)
 
 
 def _headers(given: Any) -> list[tuple[str, bytes | None]]:
@@ -123,8 +138,8 @@ def _field_differences(name: str, wanted: Any, stored: Any) -> Iterator[str]:
     if name == "headers":
         want, have = _headers(wanted), _headers(stored)
         if isinstance(wanted, Mapping):
-            want, have = sorted(want, key=repr), sorted(have, key=repr)
-        if want != have:
+            yield from _header_differences(want, have)
+        elif want != have:
             yield f"headers: expected {shown(want)}, found {shown(have)}"
         return
     if _same(wanted, stored):
@@ -132,12 +147,25 @@ def _field_differences(name: str, wanted: Any, stored: Any) -> Iterator[str]:
     found = decoded(stored)
     inner = wanted if isinstance(wanted, Mapping | list) else decoded(wanted)
     if inner is UNSET or found is UNSET:
-        yield f"{name}: expected {shown(wanted)}, found {shown(stored)}"
+        yield f"{name}: {_both(wanted, stored)}"
         return
     lines = list(_json_differences(name, _plain(inner), found))
     yield from lines[:PATHS_SHOWN_MAX] or [f"{name}: equal as JSON, other bytes: expected {wanted!r}, found {stored!r}"]
     if len(lines) > PATHS_SHOWN_MAX:
         yield f"{name}: {len(lines) - PATHS_SHOWN_MAX} more differences"
+
+
+def _header_differences(wanted: list[tuple[str, Any]], stored: list[tuple[str, Any]]) -> Iterator[str]:
+    """The differences of two lists in any order, one line for each name."""
+    for name in dict.fromkeys(name for name, _ in (*wanted, *stored)):
+        want, have = ([content for each, content in pairs if each == name] for pairs in (wanted, stored))
+        if len(want) == len(have) and all(_same(one, other) for one, other in zip(want, have, strict=True)):
+            continue
+        one, other = (each[0] if len(each) == 1 else each for each in (want, have))
+        if not want or not have:
+            yield f"headers[{name!r}]: {f'not expected, found {shown(other)}' if not want else f'expected {shown(one)}, absent'}"
+        else:
+            yield f"headers[{name!r}]: {_both(one, other)}"
 
 
 def _json_differences(path: str, wanted: Any, found: Any) -> Iterator[str]:
@@ -152,15 +180,33 @@ def _json_differences(path: str, wanted: Any, found: Any) -> Iterator[str]:
         yield f"{path}: not expected, found {shown(found)}"
     elif found is UNSET:
         yield f"{path}: expected {shown(wanted)}, absent"
-    elif wanted != found or isinstance(wanted, bool) is not isinstance(found, bool):  # True == 1 in Python
-        yield f"{path}: expected {shown(wanted)}, found {shown(found)}"
+    elif not _same_leaf(wanted, found):
+        yield f"{path}: {_both(wanted, found)}"
 
 
 # ---- text --------------------------------------------------------------------------------------------
 
 
+def _both(wanted: Any, stored: Any) -> str:
+    """Two different values, each from a little before the first difference on if they are long (EXPECTATION-3)."""
+    one, other = _text(wanted), _text(stored)
+    at = next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
+    if at < BYTES_SHOWN_MAX // 2 or max(len(one), len(other)) <= BYTES_SHOWN_MAX:
+        return f"expected {_cut(one)}, found {_cut(other)}"
+    start = at - BYTES_SHOWN_MAX // 4
+    return f"differ from character {at} on: expected …{_cut(one[start:])}, found …{_cut(other[start:])}"
+
+
 def shown(given: Any) -> str:
     """A value for a message: JSON and text are decoded, a long value is cut."""
+    return _cut(_text(given))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= BYTES_SHOWN_MAX else f"{text[:BYTES_SHOWN_MAX]}… ({len(text)} characters)"
+
+
+def _text(given: Any) -> str:
     if isinstance(given, bytes):
         try:
             text = given.decode()
@@ -169,10 +215,10 @@ def shown(given: Any) -> str:
         else:
             text = text if decoded(given) is not UNSET else repr(text)
     elif isinstance(given, Mapping) or (isinstance(given, list) and not any(isinstance(each, tuple) for each in given)):
-        text = json.dumps(given, ensure_ascii=False, default=str)
+        text = json.dumps(_plain(given), ensure_ascii=False, default=str)
     else:
         text = repr(given)
-    return text if len(text) <= BYTES_SHOWN_MAX else f"{text[:BYTES_SHOWN_MAX]}… ({len(text)} characters)"
+    return text
 
 
 def shown_record(found: Any) -> str:

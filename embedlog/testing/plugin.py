@@ -15,6 +15,8 @@ import pytest
 
 if TYPE_CHECKING:
     from embedlog import Consumer, Log, Producer, Record
+    from embedlog.testing.log_faults import Faults
+    from embedlog.testing.stopped_clock import Clock
 
 
 class ConsumerFactory(Protocol):
@@ -85,6 +87,23 @@ def embedlog_records(embedlog_log: Log) -> RecordsOf:
         return records(embedlog_log, topic, partition=partition)
 
     return records_of
+
+
+@pytest.fixture
+def embedlog_clock() -> Iterator[Clock]:
+    """The clock of this process, stopped for the time of the test: `embedlog_clock.advance(hours=8)`."""
+    from embedlog.testing.stopped_clock import clock
+
+    with clock() as stopped:
+        yield stopped
+
+
+@pytest.fixture
+def embedlog_faults(embedlog_log: Log) -> Faults:
+    """The faults of `embedlog_log`: `with embedlog_faults.append_fails("orders"): …`."""
+    from embedlog.testing.log_faults import faults
+
+    return faults(embedlog_log)
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -130,7 +132,7 @@ def test_several_partitions_keep_the_order_of_each_key(log: embedlog.Log) -> Non
 def test_several_partitions_show_what_is_missing_and_not_expected(log: embedlog.Log) -> None:
     send(log, (b"a", b'{"n": 1}'), (b"b", b"2"), topic="many")
     found = message(log, "many", [("a", {"n": 9}), ("c", "3")])
-    assert """missing: value={"n": 9} key='a'\n    of the same key at offset 0: value.n: expected 9, found 1""" in found
+    assert """missing: value={"n": 9} key='a'\n    of the same key, at offset 0: value.n: expected 9, found 1""" in found
     assert "missing: value='3' key='c'\n" in found
     assert "not expected: partition" in found
 
@@ -140,11 +142,55 @@ def test_an_expectation_with_more_fields_chooses_first(log: embedlog.Log) -> Non
     assert_records(log, "many", [record(key="a"), record("1", key="a")], in_order=False)
 
 
+def test_a_choice_is_changed_where_another_expectation_needs_the_record(log: embedlog.Log) -> None:
+    send(log, (b"a", b"1"), (b"a", b"2"), (b"b", b"2"), topic="many")
+    assert_records(log, "many", [record(key="a"), record("1"), record("2")], in_order=False)
+    assert "missing: value='1'" in message(log, "many", [record(key="b"), record("1"), record("1")], in_order=False)
+
+
+def test_a_large_number_of_equal_records_is_matched(log: embedlog.Log) -> None:
+    send(log, *((b"k", b"x") for _ in range(1500)), topic="many")
+    assert_records(log, "many", ["x"] * 1500)
+    assert "1501 records, found 1500\n  missing: value='x'" in message(log, "many", ["x"] * 1501)
+
+
+def test_the_only_other_record_is_compared(log: embedlog.Log) -> None:
+    send(log, (b"a", b'{"n": 1}'), topic="many")
+    assert "of the only other record, at offset 0: value.n: expected 2, found 1" in message(log, "many", [{"n": 2}])
+
+
+def test_objects_that_compare_in_their_own_way(log: embedlog.Log) -> None:
+    send(log, (b"k", b'{"id": "7f", "at": "2026-01-01 00:00:00", "prices": [1.0000001, true]}'))
+    wanted = {"id": ANY, "at": datetime(2026, 1, 1), "prices": [pytest.approx(1), ANY]}
+    assert_records(log, "t", [(ANY, wanted)])
+    found = message(log, "t", [{**wanted, "at": datetime(2026, 1, 2), "prices": [pytest.approx(2), True]}])
+    assert "value.at: expected datetime.datetime(2026, 1, 2, 0, 0), found '2026-01-01 00:00:00'" in found
+    assert "value.prices[0]: expected 2 ± 2.0e-06, found 1.0000001" in found
+
+
+def test_each_different_header_is_named(log: embedlog.Log) -> None:
+    send(log, (None, b"v"), headers=[("a", b"1"), ("b", b'{"n": 1}'), ("d", None)])
+    found = message(log, "t", [record(headers={"a": "2", "b": {"n": 1}, "c": "3"})])
+    lines = [line.strip() for line in found.splitlines()[-3:]]
+    assert lines == [
+        "headers['a']: expected '2', found '1'",
+        "headers['c']: expected '3', absent",
+        "headers['d']: not expected, found None",
+    ]
+
+
+def test_a_difference_late_in_a_long_value_is_shown(log: embedlog.Log) -> None:
+    send(log, (None, b"y" * 300 + b"found" + b"z" * 300))
+    found = message(log, "t", ["y" * 300 + "wanted" + "z" * 300])
+    assert f"value: differ from character 301 on: expected …{'y' * 30}wanted" in found
+    assert f"found …{'y' * 30}found" in found
+
+
 def test_one_partition_is_compared_in_order(log: embedlog.Log) -> None:
     for number in range(3):
         send(log, (None, b"%d" % number), topic="many", partition=number % 2)
     assert_records(log, "many", ["0", "2"], partition=0)
-    assert "topic 'many', partition 1: expected 1 records, found 1" in message(log, "many", ["0"], partition=1)
+    assert "topic 'many', partition 1: expected 1 record, found 1" in message(log, "many", ["0"], partition=1)
 
 
 def test_aborted_records_are_omitted(log: embedlog.Log) -> None:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
+from tests.kafka import oracle
 from tests.project.test_docs import program
 from tests.testing.test_plugin import PLUGIN
 
 PAGE = ROOT / "docs" / "testing.md"
 
 
-def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
-    text = program(PAGE)
-    (tmp_path / "test_page.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:benchmark", *PLUGIN, "test_page.py"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
+def run_page(directory: Path, *options: str, **environment: str) -> str:
+    (directory / "test_page.py").write_text(program(PAGE))
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:benchmark", *PLUGIN, "test_page.py", *options]
+    environment = {**os.environ, **environment}
+    answer = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=250)
     assert answer.returncode == 0, answer.stdout[-5000:] + answer.stderr[-3000:]
-    assert f"{text.count('def test_')} passed" in answer.stdout
+    return answer.stdout
+
+
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    answer = run_page(tmp_path, KAFKA_BOOTSTRAP="")
+    assert f"{program(PAGE).count('def test_')} passed, 2 skipped" in answer  # the contract tests with a broker
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_the_contract_of_the_page_holds_with_a_broker(broker: oracle.Broker, tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka")
+    assert "2 passed" in run_page(tmp_path, "-k", "kafka", KAFKA_BOOTSTRAP=broker.bootstrap)

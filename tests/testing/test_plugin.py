@@ -79,7 +79,7 @@ def test_the_fixtures_and_messages(pytester: pytest.Pytester) -> None:
         "E         first difference at record 1",
         "E           left  partition 0 offset 1 key=None value='b'",
         "E           right partition 0 offset 1 key=None value='c'",
-        "E           value: 'b' != 'c'",
+        "E           value: expected 'c', found 'b'",
         "E       assert [[]1[]] == [[]2[]]",
         '>           assert_records(log, "t", [[]"a"[]])',
         "E           AssertionError: topic 't': expected 1*",
@@ -146,4 +146,4 @@ def test_unittest_uses_the_same_functions() -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(_Orders).run(result)
     assert (result.testsRun, len(result.failures), result.errors) == (2, 1, [])
-    assert "topic 'orders': expected 1 records, found 0" in result.failures[0][1]
+    assert "topic 'orders': expected 1 record, found 0" in result.failures[0][1]

@@ -22,6 +22,9 @@ int32_t el_lease_start(el_lease *lease, int32_t fd, int64_t position, int64_t gu
 int32_t el_lease_polling(el_lease *lease);
 int32_t el_lease_polled(el_lease *lease);
 int32_t el_lease_left(const el_lease *lease);
+/* Counts `ns` more since el_lease_polled and acts on it before it returns: 1; 0 during a poll, or without a thread. For tests of
+ * applications. Never called at the same time as el_lease_end. */
+int32_t el_lease_age(el_lease *lease, int64_t ns);
 /* Renews the lease with a new heartbeat: neither expired nor left. */
 int32_t el_lease_renew(el_lease *lease);
 /* Ends the thread. Does nothing in a forked child, which has no such thread. May be called again. */

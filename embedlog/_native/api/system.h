@@ -35,8 +35,10 @@ int32_t el_facts_of(const char *path, el_file_facts *out);                /* of 
 int64_t el_filesystem(const char *path);                                  /* f_type of statfs */
 int64_t el_mount(const char *path, uint64_t *id);                            /* 1 and an id unique in this boot; 0: the kernel has none */
 int64_t el_boot_ns(void);                                                 /* CLOCK_BOOTTIME */
-int64_t el_wall_ms(void);                                                 /* CLOCK_REALTIME, shifted by el_shift_wall */
+int64_t el_kernel_ms(void);                                               /* CLOCK_REALTIME, comparable with times of files */
+int64_t el_wall_ms(void);                                                 /* the same, unless el_shift_wall or el_freeze_wall moved it */
 void el_shift_wall(int64_t ms);
+void el_freeze_wall(int64_t ms);                                          /* stop it at this time; negative: let it run */
 
 /* ---- locks and waiting -------------------------------------------------------------------------- */
 

@@ -33,7 +33,7 @@ static int is_current(const el_writer *writer, const el_named *file) {
         return 1;
     if (el_facts_of(file->path, &found) < 0 || !same_file(&found, file->device, file->inode))
         return 0;
-    int settled = writer->replicated && file->fd >= 0 && found.changed_ns / 1000000 < el_wall_ms() - SETTLED_MS;
+    int settled = writer->replicated && file->fd >= 0 && found.changed_ns / 1000000 < el_kernel_ms() - SETTLED_MS;
     *file->changed_ns = settled ? found.changed_ns : 0;
     return 1;
 }

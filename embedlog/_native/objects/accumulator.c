@@ -9,14 +9,11 @@ PyTypeObject *el_accumulator_type;
 
 enum { POLL_US = 1000 };
 
-static int64_t clock_read(clockid_t clock, int64_t per_second) {
+int64_t el_now_ns(void) {
     struct timespec now;
-    clock_gettime(clock, &now);
-    return (int64_t)now.tv_sec * per_second + now.tv_nsec / (1000000000 / per_second);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
-
-int64_t el_now_ns(void) { return clock_read(CLOCK_MONOTONIC, 1000000000); }
-int64_t el_now_ms(void) { return clock_read(CLOCK_REALTIME, 1000); }
 
 void el_wake_thread(el_accumulator *accumulator) {
     if (accumulator->woken) return;

@@ -22,7 +22,7 @@ static struct PyModuleDef rows_module = {
 static int module_fill(PyObject *module) {
     PyMethodDef *tables[] = {el_record_methods,    el_column_methods,       el_view_methods,         el_run_methods,
                              el_producer_batch_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions,
-                             el_batch_functions};
+                             el_batch_functions,     el_clock_functions};
     int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_queue_ready, el_producer_batch_ready,
                                   el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)

@@ -188,7 +188,6 @@ extern PyTypeObject *el_accumulator_type, *el_queue_type, *el_producer_batch_typ
 static inline int el_is_settled(const el_producer_batch *batch) { return batch->state >= EL_DELIVERED; }
 
 int64_t el_now_ns(void);
-int64_t el_now_ms(void);
 
 /* Ends the sleep of the accumulator's thread, now or at its next wait. */
 void el_wake_thread(el_accumulator *accumulator);
@@ -293,7 +292,7 @@ int el_arrow_import_ready(PyObject *module);
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);
 
 extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[], el_producer_batch_functions[],
-    el_arrow_import_methods[], el_settling_functions[], el_batch_functions[];
+    el_arrow_import_methods[], el_settling_functions[], el_batch_functions[], el_clock_functions[];
 
 #define EL_RETURN_TRUTH(x) return PyBool_FromLong(x)
 

@@ -187,7 +187,7 @@ static int32_t key_partition(const el_router *self, const uint8_t *key, Py_ssize
 
 /* 1 with the timestamp filled in; 0 if Python must check it. */
 static int time_take(const el_router *self, PyObject *given, el_item *item) {
-    item->timestamp_ms = el_now_ms();
+    item->timestamp_ms = el_wall_ms();
     if (given == Py_None) return 1;
     if (!Py_IS_TYPE(given, &PyLong_Type)) return 0;
     long long timestamp_ms = PyLong_AsLongLong(given);

@@ -1,9 +1,12 @@
-/* Two clocks: one for deadlines and leases, one for timestamps and retention. Tests can shift the second one. */
+/* Two clocks: one for deadlines and leases, one for timestamps and retention. Tests shift the second one, or stop it.
+ *
+ * Both extensions contain this file: each has its own state, and `calls` sets both. */
 #include "system/system.h"
 
 #include <time.h>
 
 static _Atomic int64_t wall_shift_ms;
+static _Atomic int64_t wall_frozen_ms = -1;
 
 int64_t el_boot_ns(void) {
     struct timespec now;
@@ -11,10 +14,19 @@ int64_t el_boot_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-int64_t el_wall_ms(void) {
+int64_t el_kernel_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 + atomic_load_explicit(&wall_shift_ms, memory_order_relaxed);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int64_t el_wall_ms(void) {
+    int64_t frozen_ms = atomic_load_explicit(&wall_frozen_ms, memory_order_relaxed);
+    if (__builtin_expect(frozen_ms >= 0, 0))
+        return frozen_ms;
+    return el_kernel_ms() + atomic_load_explicit(&wall_shift_ms, memory_order_relaxed);
 }
 
 void el_shift_wall(int64_t ms) { atomic_store(&wall_shift_ms, ms); }
+
+void el_freeze_wall(int64_t ms) { atomic_store(&wall_frozen_ms, ms < 0 ? -1 : ms); }

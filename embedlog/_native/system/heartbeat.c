@@ -187,6 +187,17 @@ int32_t el_lease_polled(el_lease *lease) {
 
 int32_t el_lease_left(const el_lease *lease) { return atomic_load(&state_of(lease)->left); }
 
+int32_t el_lease_age(el_lease *raw, int64_t ns) {
+    lease_state *lease = state_of(raw);
+    int64_t polled_ns = atomic_load(&lease->polled_ns);
+    if (!atomic_load(&lease->running) || lease->process != getpid())
+        return 0;
+    while (polled_ns && !atomic_compare_exchange_weak(&lease->polled_ns, &polled_ns, (polled_ns - ns) | 1))
+        continue;
+    run_due_work(lease);
+    return polled_ns != 0;
+}
+
 int32_t el_lease_renew(el_lease *raw) {
     lease_state *lease = state_of(raw);
     if (!atomic_load(&lease->running) || lease->process != getpid())

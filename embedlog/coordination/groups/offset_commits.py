@@ -36,6 +36,7 @@ from embedlog.coordination.transactions.transaction_checks import asks_for_durab
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
+from embedlog.partition.interposer import commit_begins, commit_succeeded
 from embedlog.storage.call_deadline import bounded
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
@@ -122,10 +123,12 @@ class Offsets:
         until, number = self.deadline(deadline_ns), self.topic.partition_of(group_id)
         self.check_size(number, records)
         admit = partial(self.admit, group_id, admission)
+        commit_begins(self.host.interposer, group_id, until)
         while (partition := self.topic.repeated(lambda: self._append(number, records, wanted, admit, until), until)) is None:
             self.check_topics(wanted)
         if asks_for_durability(partition):
             sync_data(partition, until)
+        commit_succeeded(self.host.interposer, group_id)
 
     def _append(
         self,
@@ -297,6 +300,7 @@ class TransactionalCommit:
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
         """Append the commit; False if it must be checked again. Raises as `check`, FencedError, LockTimeoutError."""
+        commit_begins(self._offsets.host.interposer, self._group.group_id, deadline_ns)
         return self._offsets.topic.repeated(lambda: self._append(stamp, deadline_ns), deadline_ns)
 
     def _append(self, stamp: Stamp, deadline_ns: int) -> bool:

@@ -42,7 +42,7 @@ def refused(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogE
 
 def now() -> Moment:
     """The present time on both clocks."""
-    return Moment(system.wall_ms(), time.monotonic_ns(), boot_number())
+    return Moment(system.wall_ms(), time.monotonic_ns() + system.advanced_ns(), boot_number())
 
 
 def asks_for_durability(partition: DurableLog) -> bool:

@@ -22,6 +22,7 @@ from embedlog.coordination.transactions.transaction_checks import Concurrent, no
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.errors import EmbedlogError, LockTimeoutError, StateError
 from embedlog.format.record_batch import Stamp
+from embedlog.partition.interposer import commit_begins, commit_succeeded
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
@@ -243,6 +244,7 @@ class Owner:
         if process_slot is None:
             raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
         if commit:
+            commit_begins(self._all.host.interposer, self.transactional_id, until)
             self._sync_data(until)
 
         def event(old: Transaction | None) -> Transaction | Refusal:
@@ -254,6 +256,8 @@ class Owner:
         decided = self._without_predecessor(event, until)
         if decided.status in PREPARED:
             self._all.finish(self.transactional_id, decided, until)
+        if commit:
+            commit_succeeded(self._all.host.interposer, self.transactional_id)
         self._id = machine.following(decided)
         self.begin()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedlog._native import replication, system
 from embedlog._native.replication import Together
+from embedlog.partition.interposer import InterposedWriter
 
 if TYPE_CHECKING:
     from embedlog.partition.append_lock import AppendLock
@@ -70,6 +71,8 @@ class Followers:
         lock.writer.require(self._epoch, all_in_sync=True)
         writer = lock.state.writer or lock.writer.native()
         arguments = (progress.run.buffer, progress.start, progress.table_left, deadline_ns, known)
+        if isinstance(writer, InterposedWriter):
+            return writer.append(*arguments)  # the followers copy it
         entered = self._enter()
         try:
             code = self._together().append(*arguments) if len(entered) == len(self._states) else replication.OTHER_ISR
