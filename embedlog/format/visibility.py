@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
+"""Whether records of open and aborted transactions are read: "read_uncommitted" or "read_committed"."""
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 
