@@ -245,7 +245,8 @@ def typed_options() -> str:
     text = TYPED_HEAD
     for cls in (LogConfig, TopicConfig, ProducerConfig, ConsumerConfig):
         name = cls.__name__.replace("Config", "Options")
-        text += f'\n\nclass {name}(TypedDict, total=False):\n    """Options of {cls.OWNER_NAME}."""\n\n'
+        title = f"Options of {cls.OWNER_NAME}: docs/configuration.md describes each."
+        text += f'\n\nclass {name}(TypedDict, total=False):\n    """{title}"""\n\n'
         text += "".join(
             f"    {field}: {type_of(known)}\n" for field, known in options.options_of(cls).items() if field not in OWN_ARGUMENTS
         )

@@ -1,19 +1,24 @@
-"""Adapts the pages to the documentation site: files outside of docs/, anchors as in the repository, diagrams as inline SVG.
+"""Adapts the pages to the documentation site: files outside of docs/, anchors, diagrams as inline SVG, fields of values.
 
     hooks: [docs/site_hooks.py]     in mkdocs.yml
 
 The changes, the example programs and the README of the tests become pages. A link to any other file of the repository leads
-to the repository.
+to the repository. Named tuples and dataclasses of the reference get a table of their fields.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import html as markup
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+import embedlog
 
 ROOT = Path(__file__).resolve().parent.parent
 ADDED = (
@@ -27,6 +32,8 @@ ADDED = (
 )
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]*|[^):#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+DIRECTIVE = re.compile(r"^::: embedlog\.(\w+)$", re.MULTILINE)
+DOCUMENT = re.compile(r"\bdocs/([a-z-]+)\.md\b(?![^<]*</code>)")  # in the text of a docstring
 IMAGE = re.compile(r'<p>\s*<img alt="([^"]*)" src="([^"]*\.svg)"\s*/?>\s*</p>')
 
 
@@ -71,6 +78,41 @@ def repository_path(address: str) -> str:
     return f"docs/{address}" if path is None else str(path.relative_to(ROOT))
 
 
+def rows(cls: Any) -> Iterator[tuple[str, str, str]]:
+    """Name, type and meaning of each field and property of a named tuple or a dataclass; nothing of any other class."""
+    types = {name: text for base in reversed(cls.__mro__) for name, text in vars(base).get("__annotations__", {}).items()}
+    if dataclasses.is_dataclass(cls):
+        optional = {each.name: each.default for each in dataclasses.fields(cls) if each.default is not dataclasses.MISSING}
+        names = [each.name for each in dataclasses.fields(cls)]
+    else:
+        names, optional = getattr(cls, "_fields", ()), getattr(cls, "_field_defaults", {})
+    for name in names:
+        yield (
+            name,
+            getattr(types[name], "__forward_arg__", types[name]),
+            f"default {optional[name]!r}" if name in optional else "",
+        )
+    for name in dir(cls) if names else ():
+        found = getattr(cls, name)
+        if isinstance(found, property) and not name.startswith("_"):
+            yield name, found.fget.__annotations__["return"], (found.__doc__ or "computed").partition("\n")[0]
+
+
+def with_fields(found: re.Match[str]) -> str:
+    """A directive of the reference, and the table of the fields of its class."""
+    cls = getattr(embedlog, found[1], None)
+    fields = list(rows(cls)) if isinstance(cls, type) else []
+    if not fields:
+        return found[0]
+    cells = ["".join(f"<td>{cell}</td>" for cell in (code(name), code(kind), markup.escape(text))) for name, kind, text in fields]
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"{found[0]}\n\n<table><thead><tr><th>field</th><th>type</th><th></th></tr></thead><tbody>{body}</tbody></table>\n"
+
+
+def code(text: str) -> str:
+    return f"<code>{markup.escape(text)}</code>"
+
+
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
     """Links between files of the repository become links between pages, or lead to the repository."""
     base = posixpath.dirname(repository_path(page.file.src_uri))
@@ -81,7 +123,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         if files.get_file_from_path(address) is None or not (ROOT / target).exists():
             if not (ROOT / target).exists():
                 return found[0]  # reported by mkdocs
-            return f"{found[1]}{config['repo_url']}/blob/main/{target}{found[3] or ''})"
+            return f"{found[1]}{config['extra']['repository']}/blob/main/{target}{found[3] or ''})"
         near = posixpath.relpath(address, posixpath.dirname(page.file.src_uri) or ".")
         return f"{found[1]}{near}{found[3] or ''})"
 
@@ -89,11 +131,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
     for fence in FENCE.finditer(markdown):  # a block of code is no text with links
         pieces += [LINK.sub(link, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*pieces, LINK.sub(link, markdown[end:])])
+    return DIRECTIVE.sub(with_fields, "".join([*pieces, LINK.sub(link, markdown[end:])]))
 
 
 def on_page_content(html: str, *, page: Any, config: Any, files: Files) -> str:
-    """Diagrams become a part of the page, so that their lines have its colour in the dark, too."""
+    """Diagrams become a part of the page, so that their lines have its colour in the dark, too; names of pages become links."""
 
     def inline(found: re.Match[str]) -> str:
         address = posixpath.normpath(posixpath.join(posixpath.dirname(page.url), found[2]))
@@ -101,4 +143,8 @@ def on_page_content(html: str, *, page: Any, config: Any, files: Files) -> str:
         text = re.sub(r"<style>.*?</style>\s*", "", text, flags=re.DOTALL)
         return f'<div class="diagram" role="img" aria-label="{found[1]}">{text}</div>'
 
-    return IMAGE.sub(inline, html)
+    def link(found: re.Match[str]) -> str:
+        target = files.get_file_from_path(f"{found[1]}.md")
+        return found[0] if target is None else f'<a href="{target.url_relative_to(page.file)}">{found[1]}</a>'
+
+    return IMAGE.sub(inline, DOCUMENT.sub(link, html) if page.file.src_uri.startswith("reference/") else html)

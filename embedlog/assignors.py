@@ -19,6 +19,7 @@ from itertools import cycle
 from embedlog.types import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]
+"""The partitions of each member, by member id."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Member:
 
 
 Assignor = Callable[[Mapping[str, Member], Mapping[str, int]], Assignment]
+"""A function of the members by member id, and of the number of partitions of each topic."""
 
 
 # ---- range and round robin ------------------------------------------------------------------------
@@ -221,3 +223,4 @@ ASSIGNORS: dict[str, Assignor] = {
     "sticky": assign_sticky,
     "cooperative-sticky": assign_cooperative_sticky,
 }
+"""Kafka's assignors by the names that the option `partition.assignment.strategy` takes."""

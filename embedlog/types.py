@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 
 from embedlog.display import tables
 from embedlog.errors import ConfigError
@@ -135,6 +135,10 @@ def topic_partition(given: object) -> TopicPartition:
 
 def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
     """The TopicPartition of each, without repetition."""
+    if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], (list, set, frozenset)):
+        raise TypeError(
+            f"partitions are separate arguments, not in a {type(given[0]).__name__}: call(a, b), or call(*partitions)"
+        )
     if isinstance(given, (str, tuple)) and not all(isinstance(each, tuple) for each in given):
         raise TypeError(f"partitions are given as a list of TopicPartition, not {given!r:.100}")
     return list(dict.fromkeys(topic_partition(tp) for tp in given))
@@ -269,6 +273,15 @@ class RecordMetadata(NamedTuple):
     def topic_partition(self) -> TopicPartition:
         """Topic and partition together, as in kafka-python and aiokafka."""
         return TopicPartition(self.topic, self.partition)
+
+
+def _absent(place: object, name: str) -> NoReturn:
+    """The AttributeError of RecordMetadata, with a hint for names of other clients."""
+    hint = "; the sender has key, value and headers" if name == "checksum" or name.startswith("serialized_") else ""
+    raise AttributeError(f"a RecordMetadata has no attribute {name}{hint}", name=name, obj=place)
+
+
+setattr(RecordMetadata, "__getattr__", _absent)  # noqa: B010  (unknown to type checkers, which refuse the names)
 
 
 @dataclass(frozen=True, slots=True)

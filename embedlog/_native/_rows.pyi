@@ -18,6 +18,21 @@ T_co = TypeVar("T_co", covariant=True, default=Any)
 # The type expresses this with Any, as typeshed does for `re.Match.group`: a topic without nulls needs no check.
 @final
 class Record(Generic[K_co, V_co]):
+    """One record, read-only. Equal records have equal fields.
+
+    Threads: any. `Record[K, V]` has keys K and values V: what the deserializers return, bytes without any.
+
+    Attributes:
+        topic: The name of the topic.
+        partition: The number of the partition.
+        offset: The offset in the partition.
+        timestamp_ms: Milliseconds since 1970 UTC; also as `timestamp`. -1 if the record has none.
+        timestamp_type: 0 for a timestamp of the producer, 1 for the time of the append.
+        key: The key, or None.
+        value: The value, or None for a tombstone.
+        headers: A tuple of pairs: a name, and bytes or None.
+        leader_epoch: The leader epoch in which the record was appended; -1 if it is not known.
+    """
     def __new__(
         cls,
         topic: str,
@@ -55,6 +70,21 @@ class Record(Generic[K_co, V_co]):
 
 @final
 class Future(Generic[T_co]):
+    """The result of a send: RecordMetadata of `send`, or the runs of `send_batch`. It can be awaited in an event loop.
+
+    `result(timeout)` sends the batch of the record at once, waits, and returns the result or raises the record's error. It
+    raises DeadlineError after `timeout` seconds: the record may still be written. `get` is the same, under the name of
+    kafka-python. `exception(timeout)` waits likewise and returns the error or None; `done()` does not wait. `hasten()` sends
+    the batch without a wait.
+
+    `add_done_callback(callable)` calls `callable(future)` once the result is known: on the producer's thread, or at once if it
+    is known already. An exception of the callable is logged.
+
+    Threads: any. A future that was asked, or that has a callback, has reported its failure: `flush` does not repeat it.
+
+    Attributes:
+        partition: The number of the partition that the record goes to; -1 if it is not known.
+    """
     @property
     def partition(self) -> int: ...
     def hasten(self) -> None: ...

@@ -82,7 +82,11 @@ class TopicAdmin:
         self._engine.check_writable()
         if isinstance(topics, (str, NewTopic)):
             raise TypeError(f"topics are given as a list of names or NewTopics: [{topics!r}]")
-        given = [each if isinstance(each, NewTopic) else NewTopic(each) for each in topics]
+        if isinstance(topics, Mapping):
+            raise TypeError(
+                "topics are given as a list of names or of embedlog.NewTopic(name, partitions, config), not as a mapping"
+            )
+        given = [each if isinstance(each, NewTopic) else NewTopic(_name(each)) for each in topics]
         planned = [self._planned(each, {}) for each in given]
         for number, topic in enumerate(planned):
             before = [each.name for each in planned[:number]]
@@ -300,3 +304,10 @@ def _count(value: object) -> int:
     if not 1 <= count <= 2**31 - 1:
         raise InvalidPartitionsError("number of partitions", expected="1 to 2147483647", found=count)
     return count
+
+
+def _name(given: object) -> Any:
+    """A name, which is checked later. Raises TypeError for the NewTopic of another package."""
+    if type(given).__name__ == NewTopic.__name__:
+        raise TypeError(f"a topic is embedlog.NewTopic(name, partitions, config), not {type(given).__module__}.NewTopic")
+    return given

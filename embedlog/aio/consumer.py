@@ -67,7 +67,7 @@ class AsyncConsumer(Generic[K, V]):
 
     **Tasks:** one at a time; `wakeup` and `close` from any. It may be used in several loops, one after the other.
 
-    Example:
+    Examples:
         >>> async with log.async_consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
         ...     async for record in consumer:
         ...         print(record.offset, record.value)

@@ -140,7 +140,7 @@ def _shutdown(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
 class OneTask:
     """A context manager that admits one task; a second one gets ConcurrentUseError at once.
 
-    Example:
+    Examples:
         >>> guard = OneTask("this consumer")
         >>> with guard:
         ...     pass

@@ -53,7 +53,7 @@ class AsyncProducer(Generic[K, V]):
     **Tasks:** any number may share one; records of one task to one partition keep their order. It may be used in one loop after
     another.
 
-    Example:
+    Examples:
         >>> async with log.async_producer() as producer:      # doctest: +SKIP
         ...     future = await producer.send("events", b"value")      # it is in the buffer
         ...     print(await future)                                   # it is in the log

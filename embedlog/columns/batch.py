@@ -65,12 +65,19 @@ class Batch:
     or None if no row is null). `values[i]` is row i as bytes or None. A batch of a scan has the columns of the scan: any other
     raises ConfigError.
 
-    Example:
+    Examples:
         >>> for batch in consumer.batches(timeout=0):                  # doctest: +SKIP
         ...     total += int(np.diff(batch.values.offsets).sum())
     """
 
     __slots__ = ("_decoded", "columns", "partition", "topic")
+
+    topic: str
+    """The name of the topic."""
+    partition: int
+    """The number of the partition."""
+    columns: tuple[str, ...]
+    """The names of the columns that were read."""
 
     def __init__(self, topic: str, partition: int, decoded: Decoded, columns: Sequence[str] = ALL_COLUMNS) -> None:
         self.topic = topic
@@ -86,6 +93,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
+        """The number of records."""
         return self._decoded.count
 
     @property
@@ -95,31 +103,37 @@ class Batch:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
+        """The offset of each record."""
         return _read_only(self._read("offset", self._decoded.offsets))
 
     @property
     def timestamps_ms(self) -> NDArray[np.int64]:
+        """The timestamp of each record, in milliseconds since 1970 UTC."""
         return _read_only(self._read("timestamp", self._decoded.timestamps))
 
     @property
     def timestamp_types(self) -> NDArray[np.int8]:
+        """0 for a timestamp of the producer, 1 for the time of the append."""
         return _read_only(self._read("timestamp_type", self._decoded.timestamp_types))
 
     @property
     def leader_epochs(self) -> NDArray[np.int32]:
+        """The leader epoch in which each record was appended."""
         return _read_only(self._read("leader_epoch", self._decoded.leader_epochs))
 
     @property
     def keys(self) -> BytesColumn:
+        """The keys; `keys[i]` is bytes or None."""
         return self._read("key", self._decoded.keys)
 
     @property
     def values(self) -> BytesColumn:
+        """The values; `values[i]` is bytes or None."""
         return self._read("value", self._decoded.values)
 
     @property
     def headers(self) -> Headers | None:
-        """The headers of all rows, or None if no row has any."""
+        """The headers: those of row i are `keys` and `values` from `starts[i]` up to `starts[i + 1]`."""
         self._require(("headers",))
         return self._decoded.headers
 

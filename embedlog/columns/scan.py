@@ -57,7 +57,7 @@ class Scan:
 
     **Threads:** many threads may read a Scan; each iterator or stream belongs to one at a time.
 
-    Example:
+    Examples:
         >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest: +SKIP
         >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
     """

@@ -19,6 +19,7 @@ from embedlog.types import TopicPartition, milliseconds, topic_partition
 
 Time = int | datetime
 OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
+"""A bound of `log.scan`: one offset for all partitions, or a mapping of partitions or of their numbers; None is no bound."""
 
 
 class Limits(NamedTuple):

@@ -21,6 +21,9 @@ Class = TypeVar("Class", bound=type)
 
 HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
+NO_TIMEOUT = (
+    "the call has no timeout of its own; the longest wait is an option such as default_api_timeout_ms, or lock_timeout_ms"
+)
 HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
     "timeout_ms": IN_SECONDS,
     "timeout_s": IN_SECONDS,
@@ -34,7 +37,6 @@ HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
     "new_topics": "topics= is a list of names or of embedlog.NewTopic",
     "validate_only": "the call changes the log; there is no trial",
     "group_coordinator_id": "there is no coordinator",
-    "timestamps": "timestamps_ms is one int, or one per row",
     "autocommit": "the option is enable_auto_commit of the consumer",
 }
 
@@ -42,7 +44,16 @@ HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
 def unknown_keyword(call: str, wrong: str, known: tuple[str, ...]) -> UnknownOptionError:
     """The error for an unknown keyword of a call."""
     near = nearest(wrong, known)
-    hint = HINTS.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
+    if wrong == "timestamps":
+        hint = (
+            "times= is a mapping of TopicPartition to milliseconds"
+            if "times" in known
+            else "timestamps_ms is one int, or one per row"
+        )
+    elif HINTS.get(wrong) == IN_SECONDS and "timeout" not in known:
+        hint = NO_TIMEOUT
+    else:
+        hint = HINTS.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
     return UnknownOptionError(f"{call} has no argument {wrong}; {hint}")
 
 

@@ -15,7 +15,7 @@ __all__ = ["ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions"]
 
 
 class LogOptions(TypedDict, total=False):
-    """Options of a log."""
+    """Options of a log: docs/configuration.md describes each."""
 
     default_replication_factor: int
     replica_lag_time_max_ms: int
@@ -95,7 +95,7 @@ class LogOptions(TypedDict, total=False):
 
 
 class TopicOptions(TypedDict, total=False):
-    """Options of a topic."""
+    """Options of a topic: docs/configuration.md describes each."""
 
     cleanup_policy: Literal["delete", "compact"] | Sequence[Literal["delete", "compact"]]
     retention_ms: int
@@ -129,7 +129,7 @@ class TopicOptions(TypedDict, total=False):
 
 
 class ProducerOptions(TypedDict, total=False):
-    """Options of a producer."""
+    """Options of a producer: docs/configuration.md describes each."""
 
     client_id: str | None
     acks: Literal["all", "-1", "0", "1", -1, 0, 1]
@@ -162,7 +162,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """Options of a consumer."""
+    """Options of a consumer: docs/configuration.md describes each."""
 
     client_id: str | None
     client_rack: str | None

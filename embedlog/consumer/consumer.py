@@ -70,7 +70,7 @@ class Consumer(Generic[K, V]):
 
     **Threads:** one at a time; `wakeup` and `close` from any.
 
-    Example:
+    Examples:
         >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
         ...     for record in consumer.poll(timeout=1.0):
         ...         print(record.offset, record.value)

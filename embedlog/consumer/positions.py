@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Reset:
     """The policy of `auto.offset.reset`.
 
-    Example:
+    Examples:
         >>> Reset("by_duration:PT1H").kind
         'by_duration'
     """

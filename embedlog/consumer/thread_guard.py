@@ -23,7 +23,7 @@ RETRY_S = 0.001
 class ThreadGuard:
     """A context manager that only one thread can enter.
 
-    Example:
+    Examples:
         >>> guard = ThreadGuard("this consumer")
         >>> with guard, guard:
         ...     pass

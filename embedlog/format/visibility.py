@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
+"""Whether records of open and aborted transactions are read: "read_uncommitted" or "read_committed"."""
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 

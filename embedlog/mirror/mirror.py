@@ -66,7 +66,7 @@ class Mirror:
 
     Raises ConfigError, MissingExtraError, and what `embedlog.open` raises.
 
-    Example:
+    Examples:
         >>> with Mirror("data", "kafka://localhost:9092", topics=["events"]) as mirror:        # doctest: +SKIP
         ...     report = mirror.run()
     """

@@ -33,7 +33,7 @@ class Observation(NamedTuple):
 class History:
     """Observations of a log. Each call of `observe` adds one. Threads: one at a time.
 
-    Example:
+    Examples:
         >>> history = History(log)                                                      # doctest: +SKIP
         >>> for _ in range(60):                                                         # doctest: +SKIP
         ...     history.observe()

@@ -12,7 +12,8 @@ from typing import IO, Literal, TypeAlias
 
 from embedlog import MissingExtraError
 
-Advance: TypeAlias = Callable[[int, int], None]  # the amount done, and the whole amount
+Advance: TypeAlias = Callable[[int, int], None]
+"""A callback for `progress=`: it takes the amount done, and the whole amount."""
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def bar(
 
     `transient` removes it at the end. `file` is standard error without one. Raises MissingExtraError without rich.
 
-    Example:
+    Examples:
         >>> with bar("events") as progress:                                             # doctest: +SKIP
         ...     table = log.scan("events", progress=progress).to_arrow()
     """

@@ -127,6 +127,51 @@ def test_a_future_states_the_right_call(log: embedlog.Log, name: str, said: str)
         assert future.result(10).offset == 0
 
 
+def test_records_and_results_state_what_to_use_for_absent_fields(log: embedlog.Log) -> None:
+    with log.producer() as producer:
+        place = producer.send("t", b"v").result(10)
+    record = log.last_record("t", 0)
+    for name, said in (
+        ("checksum", "checks every batch"),
+        ("error", r"poll\(\) raises"),
+        ("serialized_value_size", r"len\(record.value\)"),
+    ):
+        with pytest.raises(AttributeError, match=said):
+            getattr(record, name)
+    with pytest.raises(AttributeError, match="the sender has key, value and headers"):
+        place.serialized_key_size  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"has no attribute ofset$"):
+        place.ofset  # type: ignore[attr-defined]
+    assert not hasattr(record, "error")
+    assert not hasattr(place, "checksum")
+
+
+class NewTopic(NamedTuple):
+    """As that of other clients."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda log: log.create_topics([NewTopic("n", 1, 1)]), r"embedlog.NewTopic\(name, partitions, config\), not tests"),
+        (lambda log: log.create_topics({"n": {"num_partitions": 3}}), "not as a mapping"),
+        (lambda log: log.delete_records({("t", 0): 0}, timeout_ms=5), "no timeout of its own"),
+        (lambda log: log.consumer("t").end_offsets([("t", 0)], timeout_ms=5), "no timeout of its own"),
+        (lambda log: log.consumer("t").close(timeout_ms=5), "timeout=, in seconds"),
+        (lambda log: log.consumer("t").offsets_for_times(timestamps={("t", 0): 5}), "times= is a mapping"),
+        (lambda log: log.consumer("t", group_id="g").committed({("t", 0)}), r"separate arguments, not in a set"),
+    ],
+)
+def test_calls_of_other_forms_state_the_right_one(log: embedlog.Log, call: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        call(log)
+    assert log.topics() == ["t"]
+
+
 def test_a_program_of_aiokafka_starts_and_stops(log: embedlog.Log) -> None:
     async def program() -> list[Any]:
         producer = log.async_producer(linger_ms=60_000, delivery_timeout_ms=100_000)

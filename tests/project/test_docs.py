@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(path for folder in F
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+REFERENCE = ROOT / "docs" / "reference"  # run by tests/site/test_reference.py
 PROGRAMS = ROOT / "docs" / "recipes.md"  # each block is a program of its own
 ELSEWHERE = (
     ROOT / "docs" / "delivery.md",  # run, and killed, by tests/project/test_delivery_docs.py
@@ -41,7 +42,13 @@ def program(page: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in (PROGRAMS, *ELSEWHERE) and BLOCK.search(page.read_text())], ids=name
+    "page",
+    [
+        page
+        for page in PAGES
+        if page not in (PROGRAMS, *ELSEWHERE) and page.parent != REFERENCE and BLOCK.search(page.read_text())
+    ],
+    ids=name,
 )
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]

@@ -299,9 +299,10 @@ def test_what_retention_takes_under_a_job_is_told(spark: Any, log: embedlog.Log)
 
 
 @pytest.mark.slow
-def test_the_page_about_spark_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["docs/spark.md", "docs/reference/spark.md"])
+def test_the_page_about_spark_runs(page: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = program(ROOT / "docs" / "spark.md")
+    text = program(ROOT / page)
     for name in ("data", "checkpoint"):  # Spark has a directory of its own
         text = text.replace(f'"{name}"', repr(str(tmp_path / name)))
-    exec(compile(text, "docs/spark.md", "exec"), {"__name__": "__main__"})
+    exec(compile(text, page, "exec"), {"__name__": "__main__"})

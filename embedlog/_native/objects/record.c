@@ -219,6 +219,20 @@ static PyMemberDef record_members[] = {
     {NULL},
 };
 
+/* Names of other clients. A getter that raises costs nothing for other names, as a tp_getattro would. */
+static PyObject *record_get_absent(PyObject *object, void *hint) { return PyErr_SetString(PyExc_AttributeError, hint), NULL; }
+
+#define ABSENT(name, hint) {name, record_get_absent, NULL, "Absent: its AttributeError states what to use.", "a Record has no attribute " name "; " hint}
+
+static PyGetSetDef record_absent[] = {
+    ABSENT("checksum", "the log checks every batch when it is read"),
+    ABSENT("error", "poll() raises errors; it returns records only"),
+    ABSENT("serialized_header_size", "the headers are those in `headers`"),
+    ABSENT("serialized_key_size", "len(record.key) without a deserializer"),
+    ABSENT("serialized_value_size", "len(record.value) without a deserializer"),
+    {NULL},
+};
+
 static PyMethodDef record_own_methods[] = {
     {"__reduce__", record_reduce, METH_NOARGS, "Arguments that create an equal record."},
     {"_asdict", record_asdict, METH_NOARGS, "The fields as a dict, for DataFrames."},
@@ -231,7 +245,7 @@ static PyType_Slot record_slots[] = {
     {Py_tp_new, record_new},     {Py_tp_dealloc, record_dealloc},          {Py_tp_traverse, record_traverse},
     {Py_tp_clear, record_clear}, {Py_tp_is_gc, record_is_gc},              {Py_tp_repr, record_repr},
     {Py_tp_hash, record_hash},   {Py_tp_richcompare, record_compare},      {Py_tp_members, record_members},
-    {Py_tp_methods, record_own_methods}, {Py_tp_doc, "One record; read-only."}, {0, NULL},
+    {Py_tp_methods, record_own_methods}, {Py_tp_getset, record_absent}, {Py_tp_doc, "One record; read-only."}, {0, NULL},
 };
 
 static PyType_Spec record_spec = {"embedlog.Record", sizeof(el_record), 0,

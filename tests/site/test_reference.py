@@ -1,0 +1,113 @@
+"""The reference has every public name, each with an example that uses it, and the examples run.
+
+A page of docs/reference is one program. The directives (`::: name`) between two blocks of code share the second block.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.config.other_clients import ABSENT
+from tests.conftest import ROOT
+from tests.project.test_docs import BLOCK, name, program
+
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = sorted(REFERENCE.glob("*.md"))
+SLOW = {"errors", "integrations", "log", "scan", "sets"}  # seconds each: data frames, waits, and copies of replicas
+IN_A_SESSION = {"spark"}  # run by tests/spark/test_spark.py
+DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
+MODULES = (
+    "embedlog.assignors", "embedlog.duckdb", "embedlog.exporters.opentelemetry", "embedlog.exporters.prometheus",
+    "embedlog.mirror", "embedlog.partitioners", "embedlog.plot", "embedlog.polars", "embedlog.progress", "embedlog.serializers",
+    "embedlog.spark", "embedlog.testing",
+)  # fmt: skip
+CLASSES = ("AsyncConsumer", "AsyncProducer", "Batch", "Consumer", "Log", "Producer", "Scan", "Search")  # with their members
+OF_MODULES = {"assignors", "partitioners", "serializers", "__version__"}  # names that their modules, or no page, describe
+WITHOUT_ALL = {  # modules that list no names
+    "embedlog.assignors": ["ASSIGNORS", "Assignment", "Assignor", "Member", "assign_range", "assign_round_robin", "assign_sticky",
+                           "assign_cooperative_sticky"],
+    "embedlog.duckdb": ["register", "table"],
+    "embedlog.exporters.opentelemetry": ["instrument"],
+    "embedlog.exporters.prometheus": ["Collector", "text"],
+    "embedlog.polars": ["scan"],
+}  # fmt: skip
+
+
+def public() -> Iterator[str]:
+    """All public names, and the public members of the classes that programs call."""
+    yield from (f"embedlog.{each}" for each in embedlog.__all__ if each not in OF_MODULES)
+    for module in MODULES:
+        names = getattr(import_module(module), "__all__", None) or WITHOUT_ALL[module]
+        yield from (f"{module}.{each}" for each in names)
+    for owner in CLASSES:
+        members = [each for each in dir(getattr(embedlog, owner)) if not each.startswith("_")]
+        yield from (f"embedlog.{owner}.{each}" for each in members if each not in ABSENT.get(owner, {}))
+
+
+def examples(page: Path) -> dict[str, str]:
+    """The code of each directive of a page: the next block."""
+    text = page.read_text()
+    blocks = list(BLOCK.finditer(text))
+    after = {found[1]: [block[1] for block in blocks if block.start() > found.end()] for found in DIRECTIVE.finditer(text)}
+    return {directive: code[0] if code else "" for directive, code in after.items()}
+
+
+ALL_EXAMPLES = {directive: code for page in PAGES for directive, code in examples(page).items()}
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    missing = sorted(set(public()) - set(ALL_EXAMPLES))
+    advice = "\n".join(f"  ::: {each}" for each in missing)
+    assert not missing, (
+        "public names without a place in the reference. "
+        "Add to a page of docs/reference, each before a block of code that uses it:\n" + advice
+    )
+    assert len(ALL_EXAMPLES) > 250
+
+
+def test_no_page_names_what_is_not_public() -> None:
+    unknown = sorted(set(ALL_EXAMPLES) - set(public()))
+    assert unknown == [], "directives in docs/reference for names that are absent or private"
+
+
+def test_every_name_has_an_example_that_uses_it() -> None:
+    unused = [
+        each for each, code in sorted(ALL_EXAMPLES.items()) if not re.search(rf"\b{re.escape(each.rpartition('.')[2])}\b", code)
+    ]
+    assert unused == [], "the block of code after each of these directives does not use the name: write an example that does"
+
+
+@pytest.mark.slow
+def test_every_name_has_a_text() -> None:
+    griffe = pytest.importorskip("griffe", reason="no documentation tools: pip install 'embedlog[docs]'")
+    loader = griffe.GriffeLoader(search_paths=[ROOT])
+    loader.load("embedlog")
+    loader.resolve_aliases(implicit=False)
+    found = loader.modules_collection
+    silent = [each for each in sorted(ALL_EXAMPLES) if not found[each].docstring]
+    assert silent == [], "names without a docstring, or (Record, Future) without one in _rows.pyi"
+
+
+def run(page: Path, folder: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
+    assert answer.returncode == 0, answer.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if each.stem not in SLOW | IN_A_SESSION], ids=name)
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    run(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [each for each in PAGES if each.stem in SLOW], ids=name)
+def test_the_examples_of_a_long_page_run(page: Path, tmp_path: Path) -> None:
+    run(page, tmp_path)
