@@ -97,7 +97,7 @@ class AvroSerializer(Generic[T]):
         name = self._parsed.get("name", "") if isinstance(self._parsed, dict) else ""
         self._ids = RegisteredIds(registry, found, field, subject, name or _primitive(self._parsed), auto_register)
 
-    def serialize(self, topic: str, headers: Any, data: T | None) -> bytes | None:
+    def serialize(self, topic: str, headers: Any, data: T) -> bytes | None:
         """The framed datum; None stays None."""
         if data is None:
             return None

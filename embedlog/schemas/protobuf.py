@@ -51,11 +51,12 @@ class ProtobufSerializer(Generic[M]):
         self._field, self._subject = field, subject
         self._made: RegisteredIds | None = None
 
-    def serialize(self, topic: str, headers: Any, data: M | None) -> bytes | None:
+    def serialize(self, topic: str, headers: Any, data: M) -> bytes | None:
         """The framed message; None stays None. Raises TypeError for a message of another type."""
-        if data is None:
+        given: object = data
+        if given is None:
             return None
-        if not isinstance(data, self._type):
+        if not isinstance(given, self._type):
             raise TypeError(f"the message is a {type(data).__name__}, not a {self._type.__name__}")
         if self._made is None:
             self._made = self._ids()
