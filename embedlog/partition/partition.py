@@ -210,13 +210,12 @@ class Partition:
         """Append whole batches, in order; with `stamp`, which they must carry (`record.stamp`), as that producer's.
 
         Raises LockTimeoutError, ReadOnlyError, RecordTooLargeError, StorageError, UnknownTopicOrPartitionError; for a stamped run
-        FencedError, OutOfOrderSequenceError, InvalidTransactionStateError, with nothing written.
+        FencedError, OutOfOrderSequenceError, OffsetMismatchError, InvalidTransactionStateError, with nothing written.
 
         After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
-        holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run;
-        raises OffsetMismatchError if it expects another offset. `all_in_sync` (acks=all) has no effect on one directory.
-        `followers` take the run at once, if they can: the progress shows what was committed.
+        holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
+        `all_in_sync` has no effect on one directory. `followers` take the run at once, if they can: the progress shows it.
         """
         state, context = self._state, self._context
         context.check_open()
