@@ -8,11 +8,13 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
 from embedlog.errors import StorageError
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files
@@ -235,6 +237,22 @@ def test_the_housekeeper_brings_a_directory_back(tmp_path: Path) -> None:
         assert isr(log) == [1, 2]
         moved_back(tmp_path / "d3")
         until(lambda: isr(log) == [1, 2, 3], "the directory to join")
+
+
+def test_a_round_by_hand_passes_over_what_another_thread_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread closes the jobs that the round has listed: their lock failed with EBADF, in the caller's hands."""
+    with a_log(tmp_path, housekeeping=False) as log:
+        keeper = cast("ReplicaHousekeeper", log._housekeeper)
+        listed = keeper._current()
+        monkeypatch.setattr(keeper, "_current", lambda: listed)
+        for each in listed[1:]:
+            each.close()
+        with pytest.raises(StorageError, match="EBADF"):  # as long as they count as the present ones
+            log.housekeep()
+        for directory in [directory for directory, jobs in keeper._by_directory.items() if jobs in listed[1:]]:
+            del keeper._by_directory[directory]
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("step", ["unlink", "rename", "fsync", "pwrite", "mkdir"])
