@@ -378,8 +378,8 @@ class OpenTransaction(NamedTuple):
 class GroupPartition:
     """One partition of a group: the committed offset, the log end, the assigned member.
 
-    `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists, `member_id` if it is not
-    assigned.
+    `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists or is damaged, `member_id`
+    if it is not assigned.
     """
 
     topic: str

@@ -82,9 +82,10 @@ class GroupAdmin:
         return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
 
     def _end(self, tp: TopicPartition) -> int | None:
+        """The end of a partition; None if there is no such partition, or if it is damaged and cannot be loaded."""
         try:
             return int(self._engine.partition(*tp).bounds().high_watermark)
-        except UnknownTopicOrPartitionError:
+        except (CorruptRecordError, UnknownTopicOrPartitionError):
             return None
 
     def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:

@@ -113,3 +113,23 @@ def test_a_backup_is_restored(run: Run, directory: Path, tmp_path: Path) -> None
     assert refused.status == 1
     assert len(refused.err.splitlines()) == 1
     assert not (tmp_path / "third").exists()
+
+
+def test_lists_show_what_is_not_damaged_and_name_the_damage(run: Run, directory: Path) -> None:
+    filled(directory)
+    with embedlog.open(directory) as log:
+        log.create_topic("whole", 1, config={"retention.ms": "1000000000"})
+        log.reset_group_offsets("readers", [TOPIC, "whole"], to="earliest")
+    segment = damage(directory)
+    for words in (
+        ("ls",), ("topics", "--describe"), ("du",), ("offsets",), ("configs",), ("ls", "whole", TOPIC), ("ls", "--json"),
+    ):  # fmt: skip
+        found = run(*words)
+        assert found.status == 1, words
+        assert "whole" in found.out, words
+        assert str(segment) in found.err, words
+        assert found.err.count("\n") == 1, words
+    assert run("groups") == (0, "readers\n", "")
+    [group] = json.loads(run("groups", "--describe", "--group", "readers", "--json").out)
+    assert {each["topic"]: each["log_end_offset"] for each in group["partitions"]} == {TOPIC: None, "whole": 0}
+    assert run("metrics", "--prometheus").status == 0

@@ -16,6 +16,7 @@ from embedlog import Log
 from embedlog.cli.arguments import settings, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
+from embedlog.cli.readable import Readable
 
 _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metrics", "groups"]
 
@@ -38,15 +39,17 @@ def configs(entity_type: str, topic: str | None, alter: bool, **options: Any) ->
         raise click.UsageError(f"--entity-type {entity_type}: only topics have stored settings; a program gives the others")
     if not alter and any(options[name] is not None for name in ("add_config", "add_config_file", "delete_config")):
         raise click.UsageError("--add-config and --delete-config need --alter")
+    readable = Readable()
     with open_log(read_only=not alter) as log:
         if alter:
             return _alter(log, topic, options)
-        rows = [row for name in ([topic] if topic else log.topics()) for row in _rows(log, name, options["effective"])]
+        names = [topic] if topic else log.topics()
+        rows = [row for found in readable.each(names, lambda name: _rows(log, name, options["effective"])) for row in found]
     if current().json:
         document([dict(zip(("topic", "name", "value", "origin"), row, strict=True)) for row in rows])
     else:
         table(["topic", "name", "value", "origin"], rows)
-    return 0 if rows else 1
+    return readable.status(bool(rows))
 
 
 def _rows(log: Log, topic: str, effective: bool) -> list[tuple[str, str, str, str]]:

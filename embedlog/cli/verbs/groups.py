@@ -17,6 +17,7 @@ from embedlog import GroupDescription, Log, TopicPartition
 from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
+from embedlog.cli.readable import Readable
 from embedlog.cli.reset_plans import exported, imported
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
@@ -69,7 +70,8 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
         if action == "list":
             return _list(log, names, options)
         if action == "describe":
-            return _describe([log.describe_group(name) for name in names], options)
+            readable = Readable()
+            return max(_describe(list(readable.each(names, log.describe_group)), options), readable.status(True))
         if action == "delete":
             return _delete(log, names)
         if action == "delete-offsets":
@@ -91,7 +93,8 @@ def scope(log: Log, given: tuple[str, ...]) -> list[TopicPartition]:
 
 
 def _list(log: Log, names: list[str], options: dict[str, Any]) -> int:
-    described = [log.describe_group(name) for name in names]
+    readable = Readable()
+    described = list(readable.each(names, log.describe_group))
     for chosen, attribute in ((options["state"], "state"), (options["kind"], "type")):
         wanted = {text.strip().lower() for text in (chosen or "").split(",")} - {""}
         described = [each for each in described if not wanted or getattr(each, attribute).lower() in wanted]
@@ -101,7 +104,7 @@ def _list(log: Log, names: list[str], options: dict[str, Any]) -> int:
         click.echo("".join(f"{each.group_id}\n" for each in described), nl=False)
     else:
         table(["group", "type", "state"], [[each.group_id, each.type, each.state] for each in described])
-    return 0 if described else 1
+    return readable.status(bool(described))
 
 
 def as_json(group: GroupDescription) -> dict[str, Any]:

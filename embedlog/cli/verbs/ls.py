@@ -10,6 +10,7 @@ import click
 from embedlog.cli.arguments import topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, size_of, table
+from embedlog.cli.readable import Readable
 
 
 @verb()
@@ -21,8 +22,9 @@ def ls(topics: tuple[str, ...], internal: bool) -> int:
     JSON: a list of {"topic", "partitions", "records", "bytes", "internal"}. With TOPICS a list of {"topic", "partition",
     "path", "log_start_offset", "log_end_offset", "high_watermark", "last_stable_offset", "leader_epoch", "size_bytes"}.
     """
+    readable = Readable()
     with open_log() as log:
-        found = [log.describe_topic(name) for name in topics or log.topics(include_internal=internal)]
+        found = list(readable.each(topics or log.topics(include_internal=internal), log.describe_topic))
     if topics:
         rows = [{"topic": topic.name, **asdict(each)} for topic in found for each in topic.partitions]
         if current().json:
@@ -32,7 +34,7 @@ def ls(topics: tuple[str, ...], internal: bool) -> int:
                      "readable": "high_watermark", "stable": "last_stable_offset", "epoch": "leader_epoch",
                      "bytes": "size_bytes"}  # fmt: skip
             table(list(shown), [[row[key] for key in shown.values()] for row in rows])
-        return 0 if rows else 1
+        return readable.status(bool(rows))
     sums: list[dict[str, Any]] = [
         {
             "topic": topic.name,
@@ -48,4 +50,4 @@ def ls(topics: tuple[str, ...], internal: bool) -> int:
     else:
         columns = ["topic", "partitions", "records", "size"]
         table(columns, [[row["topic"], row["partitions"], row["records"], size_of(row["bytes"])] for row in sums])
-    return 0
+    return readable.status(True)

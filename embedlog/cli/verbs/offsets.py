@@ -14,6 +14,7 @@ from embedlog import Consumer, TopicPartition
 from embedlog.cli.arguments import matching, numbers, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
+from embedlog.cli.readable import Readable
 
 NAMED = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
 TIME_MAX = 2**63 - 1
@@ -37,9 +38,11 @@ def offsets(
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise click.UsageError("--topic-partitions cannot be combined with --topic or --partitions")
     moment = NAMED[time] if time in NAMED else _moment(time)
+    readable = Readable()
     with open_log() as log:
         names = log.topics(include_internal=not exclude_internal_topics)
-        tps = [TopicPartition(name, each.partition) for name in names for each in log.describe_topic(name).partitions]
+        topics = readable.each(names, log.describe_topic)
+        tps = [TopicPartition(found.name, each.partition) for found in topics for each in found.partitions]
         if topic_partitions is not None:
             chosen = {tp for rule in topic_partitions.split(",") for tp in _ruled(rule, tps)}
         else:
@@ -54,7 +57,7 @@ def offsets(
         document([{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found.items()])
     else:
         click.echo("".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in found.items()), nl=False)
-    return 0
+    return readable.status(True)
 
 
 def _moment(text: str) -> int:

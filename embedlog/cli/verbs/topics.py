@@ -15,6 +15,7 @@ import embedlog
 from embedlog.cli.arguments import actions, matching, settings, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
+from embedlog.cli.readable import Readable
 
 _ACTIONS = ("list", "create", "describe", "alter", "delete")
 
@@ -99,8 +100,9 @@ def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> i
         "under_min_isr_partitions": "under_min_isr", "at_min_isr_partitions": "at_min_isr",
     }  # fmt: skip
     wanted = [attribute for option, attribute in filters.items() if options[option]]
-    for name in names:
-        topic = log.describe_topic(name)
+    readable = Readable()
+    for topic in readable.each(names, log.describe_topic):
+        name = topic.name
         if options["topics_with_overrides"] and not topic.config:
             continue
         replicas = {each.partition: each for each in log.replicas(name).partitions if each.topic == name}
@@ -119,7 +121,7 @@ def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> i
                           "partitions": partitions})  # fmt: skip
     if current().json:
         document(found)
-        return 0
+        return readable.status(True)
     for each in found:
         own = ",".join(f"{key}={value}" for key, value in each["config"].items())
         click.echo(f"{each['topic']}  id {each['topic_id']}  {len(each['partitions'])} partitions  {own}".rstrip())
@@ -128,4 +130,4 @@ def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> i
             [",".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row.values()] for row in each["partitions"]
         ]
         table(columns, rows)
-    return 0
+    return readable.status(True)

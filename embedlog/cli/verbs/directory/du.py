@@ -10,6 +10,7 @@ import click
 import embedlog
 from embedlog.cli.invocation import current, directories, verb
 from embedlog.cli.output import document, size_of, table
+from embedlog.cli.readable import Readable
 
 
 @verb()
@@ -24,11 +25,12 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
     """
     wanted = None if topic_list is None else topic_list.split(",")
     found = []
+    readable = Readable()
     rows: list[tuple[str, str, int]] = []
     for place in directories():
         with embedlog.open(place, read_only=True) as log:
             names = [name for name in log.topics(include_internal=True) if wanted is None or name in wanted]
-            each = [(name, part) for name in names for part in log.describe_topic(name).partitions]
+            each = [(topic.name, part) for topic in readable.each(names, log.describe_topic) for part in topic.partitions]
             path = str(log.path)
             node = next((known.node for known in log.replicas().directories if known.path == path), 0)
         rows += [(path, f"{name}-{part.partition}", part.size_bytes) for name, part in each]
@@ -41,4 +43,4 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
         document({"version": 1, "brokers": found})
     else:
         table(["directory", "partition", "size"], [[*row[:2], row[2] if exact else size_of(row[2])] for row in rows])
-    return 0 if rows else 1
+    return readable.status(bool(rows))
