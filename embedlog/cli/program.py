@@ -44,7 +44,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         if invocation.debug:
             traceback.print_exc()
-        error.show()
+        place = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
+        hint = f" ({place} --help lists the options)" if place else ""
+        sys.stderr.write(f"embedlog: {' '.join(error.format_message().split())}{hint}\n")
         return REFUSED
     except (embedlog.EmbedlogError, OSError) as error:
         if invocation.debug:
