@@ -131,6 +131,7 @@ def test_escape_cancels_a_search_and_the_next_page_continues_it(known_log: Path,
             await screen.shows("2 topics")  # other tabs are read meanwhile
             await screen.tab(2)
             await screen.press("escape")
+            await screen.until(screen.app.panes["records"]._reading.cancelled.is_set)
             go_on.set()
             await screen.shows("filter value=price", "cancelled: n continues")
             lines = len(screen.app.panes["records"].page.lines)

@@ -47,8 +47,8 @@ class Pane(Vertical):
         raise NotImplementedError
 
     def enter(self) -> None:
-        """The tab is shown."""
-        self.query(GridTable).first().focus()
+        """The tab is shown. The keyboard belongs to it at once: the next key may be one of its own."""
+        self.screen.set_focus(self.query(GridTable).first())
 
     def changing(self, title: str, fields: Sequence[Field], check: Callable[[Any], Any], then: Callable[[Any], None]) -> None:
         """Ask with a form before a change; refused in a read-only console."""
