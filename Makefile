@@ -41,7 +41,7 @@ OR_KEPT = || { echo "embedlog: files of the failed tests are kept in $$dir$(HINT
 # Spark needs Java; without it, its tests are skipped with a message.
 EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
 # What `make install` says before it installs: measured on CPython 3.11, x86-64.
-SIZE = : @SIZE@
+SIZE = : about 100 packages and 1.5 GB$(if $(findstring spark,$(EXTRAS)),$(comma) half of it Spark)
 
 fail = { echo 'embedlog: $(1)' >&2; exit 1; }
 

@@ -7,7 +7,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, compaction, durable, fixtures, groups, idle, loops, rebalance, replicas, rows, spark, transactions, waits
+from . import (
+    columns,
+    compaction,
+    durable,
+    fixtures,
+    groups,
+    idle,
+    loops,
+    rebalance,
+    replicas,
+    rows,
+    spark,
+    start,
+    transactions,
+    waits,
+)
 from .context import Context
 from .measure import Bare, Outcome, report, workspace
 
@@ -31,6 +46,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "offsets": groups.bounded,
     "idle": idle.idle_member,
     "compaction": compaction.compaction,
+    "start": start.start,
     "engines": spark.engines,
     "spark": spark.spark,
     "rebalance": rebalance.rebalance,

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ADDED = (
     "README.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "examples/*.md",
     "examples/data/*.md",
     "examples/*.py",

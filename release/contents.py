@@ -1,8 +1,8 @@
 """Contains the checks of the files, tags and metadata of a wheel, which also run over the wheels of a release workflow.
 
-RELEASE-1  a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test code
-RELEASE-2  it has no symbol and no text of fault injection and mutants
-RELEASE-3  one wheel serves every later Python of its platform: the stable ABI of Python 3.11
+- a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test code
+- it has no symbol and no text of fault injection and mutants
+- one wheel serves every later Python of its platform: the stable ABI of Python 3.11
 """
 
 from __future__ import annotations

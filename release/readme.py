@@ -1,6 +1,6 @@
 """Makes the long description of the distribution: README.md with absolute links, since a package index has no other files.
 
-README-1  a relative link becomes one below the address of the sources, at the tag of the version
+- a relative link becomes one below the address of the sources, at the tag of the version
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Installs a wheel into new environments without a compiler, one for each Python, and runs programs there: `make test-wheels`.
 
-TRIAL-1  the environment's `bin` is the whole PATH, and pip takes wheels only: a build from source fails
-TRIAL-2  the program is the first of the README, in an environment with the mandatory packages only
-TRIAL-3  the tests are copied to another place than the sources of embedlog, which therefore cannot be imported
+- the environment's `bin` is the whole PATH, and pip takes wheels only: a build from source fails
+- the program is the first of the README, in an environment with the mandatory packages only
+- the tests are copied to another place than the sources of embedlog, which therefore cannot be imported
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Tests that need no fault injection, and no package beyond these.
-TEST_PACKAGES = ("hypothesis", "pytest", "pytest-benchmark", "pytest-timeout", "pytest-xdist", "xxhash")
+TEST_PACKAGES = ("cramjam", "hypothesis", "pytest", "pytest-benchmark", "pytest-timeout", "pytest-xdist", "xxhash", "zstandard")
 TESTS = (
     "tests/test_imports.py",
     "tests/format/test_compression.py",
@@ -92,6 +92,14 @@ def trial(wheel: Path, python: str, folder: Path) -> str:
     return f"Python {version}: {len(packages)} packages; the README's program ran; checksum {checksum}; {tested.strip('= ')}"
 
 
+def installed() -> int:
+    """Runs the programs with the embedlog of this Python, in a new folder: the test of the release workflow."""
+    with tempfile.TemporaryDirectory() as folder:
+        for program in (readme_program(), CHECKSUM):
+            subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, timeout=600)
+    return 0
+
+
 def minor_version(python: str) -> str:
     """As "3.12", or "" for a Python that does not start or is too old."""
     program = "import sys; print('%d.%d' % sys.version_info[:2] if sys.version_info >= (3, 11) else '')"
@@ -100,6 +108,8 @@ def minor_version(python: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    if not arguments:
+        return installed()
     wheel, *pythons = arguments
     chosen = {version: python for python in reversed(pythons) if (version := minor_version(python))}
     failed = not chosen

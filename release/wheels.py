@@ -1,8 +1,8 @@
 """Builds the sdist and a wheel for each platform with zig's cross compilers: `make wheels`.
 
-WHEELS-1  every wheel is built from the unpacked sdist, so the sdist is complete
-WHEELS-2  `auditwheel` proves the tag from the symbols of the binaries; a wheel that needs a later libc fails
-WHEELS-3  a release build, whatever the environment says: no test build, no sanitizers
+- every wheel is built from the unpacked sdist, so the sdist is complete
+- `auditwheel` proves the tag from the symbols of the binaries; a wheel that needs a later libc fails
+- a release build, whatever the environment says: no test build, no sanitizers
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ PLATFORMS = (
 )
 
 
-def run(*command: str | Path, **options: object) -> None:
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
     """Runs a tool; its output is shown only if it fails."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200, **options)  # type: ignore[call-overload]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800)
     if done.returncode != 0:
         sys.exit(f"{done.stdout[-4000:]}\nembedlog: failed: {' '.join(map(str, command))}")
 

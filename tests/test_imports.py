@@ -8,11 +8,12 @@ from pathlib import Path
 
 import embedlog
 
-LISTED = "import sys; print(*sorted(name for name in sys.modules if name.split('.')[0] in ('embedlog', 'numpy', 'asyncio')))"
+WATCHED = ("embedlog", "numpy", "asyncio", "lz4", "zstandard", "compression")
+LISTED = f"import sys; print(*sorted(name for name in sys.modules if name.split('.')[0] in {WATCHED}))"
 
 
 def imported(program: str) -> set[str]:
-    """The modules of embedlog, numpy and asyncio that a new process has after a program."""
+    """The modules of embedlog, numpy, asyncio and the codecs that a new process has after a program."""
     done = subprocess.run([sys.executable, "-c", f"{program}\n{LISTED}"], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 
@@ -29,6 +30,17 @@ def test_an_opening_imports_no_clients_and_no_sets(tmp_path: Path) -> None:
     for package in (*clients, "replication", "integrity", "replica_set.replica_set"):
         assert f"embedlog.{package}" not in found, package
     assert "asyncio" not in found
+
+
+def test_the_first_record_needs_neither_numpy_nor_a_codec(tmp_path: Path) -> None:
+    found = imported(f"""
+import embedlog
+log = embedlog.open({str(tmp_path / "log")!r})
+log.create_topic("events")
+producer = log.producer()
+producer.send("events", b"value", key=b"key").result(timeout=30)""")
+    assert {"numpy", "asyncio", "lz4", "lz4.frame", "zstandard", "compression.zstd"}.isdisjoint(found)
+    assert len([name for name in found if name.startswith("embedlog")]) <= 180
 
 
 def test_every_public_name_is_found_on_first_use() -> None:
