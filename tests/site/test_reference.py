@@ -26,8 +26,8 @@ IN_A_SESSION = {"spark"}  # run by tests/spark/test_spark.py
 DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 MODULES = (
     "embedlog.assignors", "embedlog.duckdb", "embedlog.exporters.opentelemetry", "embedlog.exporters.prometheus",
-    "embedlog.mirror", "embedlog.partitioners", "embedlog.plot", "embedlog.polars", "embedlog.progress", "embedlog.serializers",
-    "embedlog.spark", "embedlog.testing",
+    "embedlog.mirror", "embedlog.partitioners", "embedlog.plot", "embedlog.polars", "embedlog.progress", "embedlog.schemas",
+    "embedlog.serializers", "embedlog.spark", "embedlog.testing",
 )  # fmt: skip
 CLASSES = ("AsyncConsumer", "AsyncProducer", "Batch", "Consumer", "Log", "Producer", "Scan", "Search")  # with their members
 OF_MODULES = {"assignors", "partitioners", "serializers", "__version__"}  # names that their modules, or no page, describe
