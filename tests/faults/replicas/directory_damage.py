@@ -10,13 +10,24 @@ import uuid
 from pathlib import Path
 
 DAMAGES = ("partition", "segment", "cut", "flip")
+CACHES = (
+    "*.index",
+    "*.timeindex",
+    "*.txnindex",
+    "*.snapshot",
+    "embedlog.page",
+    "leader-epoch-checkpoint",
+)  # made again from the log
+
+
+def partitions_of(directory: Path) -> list[Path]:
+    """The partition directories, of topics and of the decision log."""
+    return sorted(path for path in directory.iterdir() if path.is_dir() and path.name.rpartition("-")[2].isdigit())
 
 
 def damage(directory: Path, rng: random.Random) -> str:
     """Damage one partition of a directory; what was done."""
-    partition = rng.choice(
-        sorted(path for path in directory.iterdir() if path.is_dir() and path.name.rpartition("-")[2].isdigit())
-    )
+    partition = rng.choice(partitions_of(directory))
     how = rng.choice(DAMAGES)
     if how == "partition":
         remove(partition)
@@ -26,17 +37,37 @@ def damage(directory: Path, rng: random.Random) -> str:
     if how == "segment":
         segment.unlink()
         return f"{place} is removed"
-    size = segment.stat().st_size
+    return f"{place} {changed(segment, how, rng)}"
+
+
+def damage_cache(directory: Path, rng: random.Random) -> str:
+    """Damage an index, a snapshot, a control page or a checkpoint of one partition of a directory; what was done."""
+    kinds = {kind: sorted(path for each in partitions_of(directory) for path in each.glob(kind)) for kind in CACHES}
+    kind = rng.choice([kind for kind, paths in kinds.items() if paths])
+    path = rng.choice(kinds[kind])
+    how = rng.choice(("removed", "cut", "zeros") if kind == "embedlog.page" else ("removed", "cut", "flip"))
+    return f"{path.parent.name}/{path.name} {changed(path, how, rng)}"
+
+
+def changed(path: Path, how: str, rng: random.Random) -> str:
+    """Change a file in place, or remove it; what was done."""
+    size = path.stat().st_size
     at = rng.randrange(max(1, size))
+    if how == "removed":
+        path.unlink()
+        return "is removed"
     if how == "cut":
-        os.truncate(segment, at)
-        return f"{place} is cut at {at} of {size}"
-    with segment.open("r+b") as file:
+        os.truncate(path, at)
+        return f"is cut at {at} of {size}"
+    with path.open("r+b") as file:
+        if how == "zeros":
+            file.write(bytes(size))
+            return f"has {size} zeros"
         file.seek(at)
         byte = file.read(1) or b"\0"
         file.seek(at)
         file.write(bytes([byte[0] ^ 1 << rng.randrange(8)]))
-    return f"a bit of {place} at {at} of {size} is changed"
+    return f"has another bit at {at} of {size}"
 
 
 def remove(directory: Path) -> None:

@@ -31,7 +31,7 @@ FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
     errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
     errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
 }
-WAYS = {"remove": 4, "errors": 5, "damage": 4, "put back": 2, "clone": 1, "hang": 2}  # how often a directory fails in each way
+WAYS = {"remove": 4, "errors": 5, "damage": 4, "caches": 2, "put back": 2, "clone": 1, "hang": 2}  # how often each way is taken
 HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}  # ms; each call has several `stat`
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
@@ -199,8 +199,7 @@ class History:
         node = self.rng.choice(NODES)
         way = self.rng.choices(list(self.ways), list(self.ways.values()))[0]
         if way != "errors":
-            other = {"remove": self.remove, "damage": self.damage, "put back": self.put_back, "clone": self.clone}
-            other.get(way, self.hang)(node, ends)
+            getattr(self, way.replace(" ", "_"))(node, ends)
             return
         error = self.rng.choice(list(FAILING))
         kinds = self.rng.choice(FAILING[error])
@@ -241,6 +240,10 @@ class History:
 
     def damage(self, node: int, ends: list[Callable[[], object]]) -> None:
         self.note("damages", f"in d{node} {directory_damage.damage(self.root / f'd{node}', self.rng)}")
+        self.damaged = True
+
+    def caches(self, node: int, ends: list[Callable[[], object]]) -> None:
+        self.note("caches", f"in d{node} {directory_damage.damage_cache(self.root / f'd{node}', self.rng)}")
         self.damaged = True
 
     def put_back(self, node: int, ends: list[Callable[[], object]]) -> None:

@@ -16,11 +16,12 @@ KINDS = {
     "remove": "removals",
     "errors": "errors",
     "damage": "damages",
+    "caches": "caches",
     "put back": "earlier copies",
     "clone": "clones",
     "hang": "hangs",
 }
-ALWAYS = ("remove", "damage", "put back")  # the others are slow
+ALWAYS = ("remove", "damage", "caches", "put back")  # the others are slow
 SETS_FAST, SETS_LONG = 2, 2000  # after a power loss
 HISTORIES = 12  # in which a mutant must be found
 
