@@ -3,6 +3,7 @@
 from append import Append
 from decisions import Decisions
 from groups import Groups
+from growth import Growth
 from opening import Opening
 from reassignment import Reassignment
 from replica_cleaning import ReplicaCleaning
@@ -21,7 +22,7 @@ MODELS = {
     "decisions": Decisions, "replicas": Replicas, "replicated_append": ReplicatedAppend, "single_lock": SingleLock,
     "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
     "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
-    "replica_groups": ReplicaGroups,
+    "replica_groups": ReplicaGroups, "growth": Growth,
 }
 
 ONE = ("ahd",)
@@ -149,6 +150,12 @@ SCENARIOS = {
         "two failovers": {"failovers": 2},
         "failover and kill": {"kills": 1},
     },
+    "growth": {
+        "kill": {},
+        "two kills": {"kills": 2, "records": 3},
+        "decisions of an earlier set": {"earlier": True},
+        "three processes": {"processes": 3, "kills": 2, "records": 3},
+    },
 }
 DEEP = {
     "append": {
@@ -215,6 +222,9 @@ DEEP = {
     "replica_groups": {
         "two failovers and kill": {"failovers": 2, "kills": 1},
     },
+    "growth": {
+        "three processes, four records": {"processes": 3, "kills": 3, "records": 4, "earlier": True},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -234,6 +244,7 @@ FAST = {
     "replica_unclean": ("written alone", "put back"),
     "replica_transactions": ("failover",),
     "replica_groups": ("failover",),
+    "growth": ("kill", "decisions of an earlier set"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
