@@ -1,4 +1,4 @@
-"""Models the growth of a log of one directory into a set (REPLICA-28): the file of members, the first decision, and kills between.
+"""Models the growth of a log of one directory into a set (REPLICA-28): members, the first decision, and kills.
 
 Processes open the directory, append, and one of them makes it a set. A log of one directory begins a new epoch in the load after
 a kill (LOAD-1), and a set does not (REPLICA-17). An earlier set may have left its decisions in the directory. Further directories
