@@ -1,8 +1,8 @@
 /* The bare loops that the benchmarks are measured against: what this machine can do with nothing around it.
  *
  *   bare write PATH BYTES PIECE    pwrite BYTES in pieces into a fresh file; prints nanoseconds
- *   bare read PIECE PATH...        pread every file in pieces, CRC-32C of each piece on three streams;
- *                                  prints nanoseconds, bytes and the last checksum (so that nothing is optimised away)
+ *   bare read PIECE WORKERS PATH...  pread every file in pieces on that many threads, CRC-32C of each piece on
+ *                                  three streams; prints nanoseconds, bytes and the last checksum (so that nothing is optimised away)
  *   bare wake SAMPLES              a process asleep on a futex is woken by another; prints p50 and p99 in nanoseconds
  *
  * Buffers are warm before the clock starts: page faults in them are not part of the ceiling.
@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -119,34 +120,87 @@ static int bare_write(const char *path, size_t bytes, size_t piece)
     return close(fd);
 }
 
-static int bare_read(char **paths, int count, size_t piece)
+/* One file, read by all workers: each takes the next piece. */
+struct reading {
+    int fd;
+    size_t piece;
+    _Atomic int64_t next;       /* position of the next piece */
+    _Atomic int64_t total;
+    _Atomic uint32_t crc;
+    _Atomic int failed;
+    pthread_barrier_t *turn;    /* before and after each file */
+    const int *more;
+};
+
+static void *read_pieces(void *argument)
 {
-    uint8_t *buffer = malloc(piece);
-    if (!buffer)
-        return fail("malloc");
-    memset(buffer, 0, piece);
-    uint32_t crc = 0;
-    prepare_shift(piece / 24 * 8);
-    size_t total = 0;
-    int64_t spent = 0;
-    for (int at = 0; at < count; at++) {
-        int fd = open(paths[at], O_RDONLY);
-        if (fd < 0)
-            return fail(paths[at]);
-        int64_t began = now_ns();
-        off_t position = 0;
-        ssize_t got;
-        while ((got = pread(fd, buffer, piece, position)) > 0) {
-            crc ^= crc32c(buffer, (size_t)got);
-            position += got;
+    struct reading *reading = argument;
+    uint8_t *buffer = malloc(reading->piece);
+    if (buffer)
+        memset(buffer, 0, reading->piece);
+    for (;;) {
+        pthread_barrier_wait(reading->turn);
+        if (!*reading->more)
+            break;
+        for (ssize_t got = buffer ? 1 : -1; got > 0;) {
+            int64_t position = atomic_fetch_add(&reading->next, (int64_t)reading->piece);
+            got = pread(reading->fd, buffer, reading->piece, position);
+            if (got < 0)
+                reading->failed = 1;
+            if (got > 0) {
+                atomic_fetch_xor(&reading->crc, crc32c(buffer, (size_t)got));
+                atomic_fetch_add(&reading->total, got);
+            }
         }
-        spent += now_ns() - began;
-        total += (size_t)position;
-        if (got < 0)
-            return fail("pread");
-        close(fd);
+        if (!buffer)
+            reading->failed = 1;
+        pthread_barrier_wait(reading->turn);
     }
-    printf("%lld %zu %u\n", (long long)spent, total, crc);
+    free(buffer);
+    return NULL;
+}
+
+/* Nanoseconds in which the workers read the file, or -1. */
+static int64_t read_file(struct reading *reading, const char *path)
+{
+    reading->fd = open(path, O_RDONLY);
+    if (reading->fd < 0)
+        return -1;
+    reading->next = 0;
+    int64_t began = now_ns();
+    pthread_barrier_wait(reading->turn);
+    pthread_barrier_wait(reading->turn);
+    int64_t spent = now_ns() - began;
+    close(reading->fd);
+    return reading->failed ? -1 : spent;
+}
+
+static int bare_read(char **paths, int count, size_t piece, int workers)
+{
+    enum { WORKERS_MAX = 256 };
+    pthread_t threads[WORKERS_MAX];
+    pthread_barrier_t turn;
+    int more = 1, status = 0;
+    struct reading reading = {.piece = piece, .turn = &turn, .more = &more};
+    if (workers < 1 || workers > WORKERS_MAX || pthread_barrier_init(&turn, NULL, (unsigned)workers + 1))
+        return fail("workers");
+    prepare_shift(piece / 24 * 8);
+    for (int at = 0; at < workers; at++)
+        if (pthread_create(&threads[at], NULL, read_pieces, &reading))
+            exit(fail("pthread_create"));
+    int64_t spent = 0;
+    for (int at = 0; at < count && !status; at++) {
+        int64_t one = read_file(&reading, paths[at]);
+        spent += one;
+        status = one < 0;
+    }
+    more = 0;
+    pthread_barrier_wait(&turn);
+    for (int at = 0; at < workers; at++)
+        pthread_join(threads[at], NULL);
+    if (status)
+        return fail("read");
+    printf("%lld %lld %u\n", (long long)spent, (long long)reading.total, reading.crc);
     return 0;
 }
 
@@ -192,8 +246,8 @@ int main(int count, char **words)
 {
     if (count == 5 && !strcmp(words[1], "write"))
         return bare_write(words[2], strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10));
-    if (count >= 4 && !strcmp(words[1], "read"))
-        return bare_read(words + 3, count - 3, strtoull(words[2], NULL, 10));
+    if (count >= 5 && !strcmp(words[1], "read"))
+        return bare_read(words + 4, count - 4, strtoull(words[2], NULL, 10), atoi(words[3]));
     if (count == 3 && !strcmp(words[1], "wake"))
         return bare_wake(atoi(words[2]));
     if (count == 2 && !strcmp(words[1], "check")) { /* one text of 48 bytes by three streams and by one */
@@ -203,6 +257,6 @@ int main(int count, char **words)
         printf("%08x %08x %08x\n", crc32c((const uint8_t *)"123456789", 9), one, crc32c(text, 48));
         return 0;
     }
-    fprintf(stderr, "usage: bare write PATH BYTES PIECE | bare read PIECE PATH... | bare wake SAMPLES | bare check\n");
+    fprintf(stderr, "usage: bare write PATH BYTES PIECE | bare read PIECE WORKERS PATH... | bare wake SAMPLES | bare check\n");
     return 2;
 }

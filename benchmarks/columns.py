@@ -70,6 +70,7 @@ def appended(
         target=target,
         rounds=rounds or context.rounds,
         unit="bytes/s",
+        bound=True,
     )
 
 
@@ -103,6 +104,7 @@ def scanned(
         target=target,
         rounds=rounds or context.rounds,
         unit="bytes/s",
+        bound=True,
     )
 
 

@@ -66,6 +66,7 @@ class LogDirectory:
         self.partitions: dict[tuple[str, int], Partition] = {}  # the open ones
         self.preparing: Callable[[bool], None] | None = None  # called under the open lock, before anything is written
         self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config  # of a set: the decided ones
+        self._applied: dict[tuple[str, int], Mapping[str, str]] = {}  # settings of the open partitions
         self._half_deleted = False  # whether the first process found an interrupted deletion
         self._mutex = threading.RLock()
         self._acquired = contextlib.ExitStack()
@@ -241,17 +242,20 @@ class LogDirectory:
                 gone = topic is None or topic.state == "deleting" or number not in topic.numbers
                 if topic is None or gone or topic.id_bytes != partition.topic_id:
                     del self.partitions[name, number]
+                    self._applied.pop((name, number), None)
                     partition.close()
-                else:
+                elif self._applied.get((name, number)) != (settings := self.settings_of(topic)):
                     partition.apply_config(self._config_of(topic))
+                    self._applied[name, number] = dict(settings)
         if self.read_only:
             self.reload_topics()
 
     def apply_settings(self) -> None:
         """Apply the present `settings_of` each topic to its open partitions."""
         with self._mutex:
-            for (name, _), partition in self.partitions.items():
+            for (name, number), partition in self.partitions.items():
                 if (topic := self.registry.get(name)) is not None and topic.id_bytes == partition.topic_id:
+                    self._applied.pop((name, number), None)
                     partition.apply_config(self._config_of(topic))
 
     def _config_of(self, topic: Topic) -> TopicConfig:
@@ -261,6 +265,7 @@ class LogDirectory:
         """Close a partition that was retired here, so that the next use opens its new directory."""
         with self._mutex:
             found = self.partitions.pop((name, number), None)
+            self._applied.pop((name, number), None)
             if found is not None:
                 found.close()
 
@@ -293,8 +298,9 @@ class LogDirectory:
                     raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted and created again", path=self.path)
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                found = Partition(self.context, name, number, path, now.id_bytes, self._config_of(now))
-                self.partitions[name, number] = found
+                settings = dict(self.settings_of(now))
+                found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(settings))
+                self.partitions[name, number], self._applied[name, number] = found, settings
         return found
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:

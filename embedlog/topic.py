@@ -25,7 +25,7 @@ from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTop
 from embedlog.storage import files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
 from embedlog.storage.identity import id_bytes
-from embedlog.storage.json_file import JsonFile
+from embedlog.storage.json_file import Encoded, JsonFile
 
 TOPICS = "embedlog.topics"
 VERSION = 1
@@ -58,6 +58,8 @@ def check_name(name: str) -> str:
 def check_collision(name: str, others: Iterable[str]) -> None:
     """Raises InvalidTopicError if a different name would have the same metrics in Kafka."""
     plain = name.replace(".", "_")
+    if "_" not in plain:
+        return  # another name with the same metrics would contain one of both
     for other in others:
         if other != name and other.replace(".", "_") == plain:
             raise InvalidTopicError(f"{name} collides with the topic {other}: Kafka's metrics treat . and _ as equal")
@@ -180,6 +182,7 @@ class TopicRegistry:
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self._content = _Content()
+        self._encoded: dict[str, tuple[Topic, Encoded]] = {}  # entries of the file, so that a change encodes only its topics
         self._word, self._trusted_ns = 1, 0  # the version at the last check of the file, and the end of its validity
         self.word: Callable[[], int] = lambda: 1  # changes with each change of the file; odd if unknown
         self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and after (True) each change of the file
@@ -253,7 +256,11 @@ class TopicRegistry:
 
     def unfinished(self) -> list[Topic]:
         """Topics whose creation, growth or deletion was interrupted, or is in progress under the directory lock."""
-        return [topic for topic in self.all() if not topic.finished]
+        return sorted((topic for topic in self._content.topics.values() if not topic.finished), key=lambda topic: topic.name)
+
+    def every_name(self) -> Iterable[str]:
+        """Names of all topics in every state, without an order."""
+        return self._content.topics.keys()
 
     def put(self, *topics: Topic) -> None:
         """Add or replace topics, durably. The caller holds the directory lock."""
@@ -276,10 +283,20 @@ class TopicRegistry:
         content = self._changed(topics, removed)
         self.moving(False)
         try:
-            files.write_atomically(self.path, _encode(content), self._mode)
+            files.write_atomically(self.path, self._encode(content), self._mode)
         finally:
             self.moving(True)
         self._signature, self._content = self._sign(), content
+
+    def _encode(self, content: _Content) -> bytes:
+        known, self._encoded = self._encoded, {}
+        for name, topic in content.topics.items():
+            entry = known.get(name)
+            if entry is None or entry[0] != topic:
+                entry = topic, Encoded.of(_encode_topic(topic)).nested()
+            self._encoded[name] = entry
+        topics = Encoded.mapping({name: encoded for name, (_, encoded) in self._encoded.items()})
+        return _FILE.encode(content.generation, {"topics": topics}, content.others)
 
     def _changed(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
         kept = {name: topic for name, topic in self._content.topics.items() if name not in removed}
@@ -288,11 +305,6 @@ class TopicRegistry:
     def _sign(self) -> tuple[int, ...]:
         found = files.facts_of(self._name)
         return () if found is None else (found.device, found.inode, found.modified_ns, found.size)
-
-
-def _encode(content: _Content) -> bytes:
-    topics = {name: _encode_topic(topic) for name, topic in sorted(content.topics.items())}
-    return _FILE.encode(content.generation, {"topics": topics}, content.others)
 
 
 def _decode(path: Path, data: bytes) -> _Content:

@@ -69,6 +69,16 @@ class Record(Generic[K_co, V_co]):
     def _repr_html_(self) -> str: ...
 
 @final
+class RecordRun:
+    @property
+    def count(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    def take(self, limit: int, /) -> list[Record]: ...
+
+@final
 class Future(Generic[T_co]):
     """The result of a send: RecordMetadata of `send`, or the runs of `send_batch`. It can be awaited in an event loop.
 
@@ -169,6 +179,9 @@ class PartitionQueue:
         flush_ms: int,
         batch_bytes_max: int,
         followers: tuple[tuple[object, object, object], ...] | None,
+        packer: Callable[[bytes], Buffer] | None,
+        codec: int,
+        packed_max: int,
         /,
     ) -> None: ...
     def disable_inline(self) -> None: ...
@@ -176,7 +189,7 @@ class PartitionQueue:
     producer_epoch: int
     next_sequence: int
     seen: int
-    def collect_inline(self) -> tuple[int, int, int, int, int, int, int, int] | None: ...
+    def collect_inline(self) -> tuple[int, int, int, int, int, int, int, int, int] | None: ...
 
 @final
 class Tally:
@@ -266,6 +279,7 @@ def records_from_columns(
 def records_from_run(
     topic: str, partition: int, data: Buffer, size: int, start_offset: int, committed: bool, /
 ) -> list[Record] | None: ...
+def record_run(topic: str, partition: int, row: Buffer, body: Buffer, start_offset: int, /) -> RecordRun | None: ...
 def column_fill(items: list[Any], start: int, data: Any, offsets: Any, validity: Any, /) -> tuple[int, int]: ...
 def column_from_views(
     views: Buffer, validity: Buffer | None, buffers: tuple[Buffer, ...], start: int, count: int, /

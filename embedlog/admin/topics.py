@@ -88,11 +88,12 @@ class TopicAdmin:
             )
         given = [each if isinstance(each, NewTopic) else NewTopic(_name(each)) for each in topics]
         planned = [self._planned(each, {}) for each in given]
-        for number, topic in enumerate(planned):
-            before = [each.name for each in planned[:number]]
-            if topic.name in before:
+        before: dict[str, str] = {}  # name by name without the difference of . and _
+        for topic in planned:
+            plain = topic.name.replace(".", "_")
+            if before.get(plain) == topic.name:
                 raise TopicExistsError(f"the topic {topic.name!r} is given twice")
-            check_collision(topic.name, before)
+            check_collision(topic.name, [before.setdefault(plain, topic.name)])
         wanted = {each.name: each.partitions for each in given}
         if exist_ok:
             self._check_existing(planned, wanted)  # before anything is created
@@ -133,8 +134,8 @@ class TopicAdmin:
                 self._check_absent(topic.name, topic.partitions)
             try:
                 self._registry.put(*topics)
+                self._directory.topic_changes.finish_creations(topics)
                 for topic in topics:
-                    self._directory.topic_changes.finish_creation(topic)
                     _logger.info("created topic %s: %d partitions, settings %s", topic.name, topic.partitions, dict(topic.config))
             except EmbedlogError:
                 for topic in topics:
@@ -179,7 +180,7 @@ class TopicAdmin:
         """Raises TopicExistsError, and InvalidTopicError for a name that collides."""
         if self._registry.get(name) is not None:
             raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._directory.path)
-        check_collision(name, [topic.name for topic in self._registry.all()])
+        check_collision(name, self._registry.every_name())
 
     def _take_back(self, topic: Topic) -> None:
         """Undo a failed creation; this may fail as well, for example on a full disk.

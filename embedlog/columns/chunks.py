@@ -3,21 +3,29 @@
 CHUNK-1  every record of a chunk is visible at the isolation level and inside the window
 CHUNK-2  a chunk is at least one batch and has about the requested bytes; it may have no record (markers, aborted, compacted)
 CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begins at its first offset, and fails
+CHUNK-4  a run is one batch whose records are made when they are taken. It exists only if the whole batch can be parsed
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embedlog._native._rows import RecordRun, record_run
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import record_batch
 from embedlog.format.buffer_pool import shared_pool
-from embedlog.format.decoder import GROUP_BYTES
+from embedlog.format.compression import LimitExceeded
+from embedlog.format.decoder import GROUP_BYTES, plain_section
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import seen
 
+if TYPE_CHECKING:
+    from embedlog.partition.api import ReadableLog
+
+SHORT_BYTES = 0  # one batch, if a partition can read it alone
+FEW_OFFSETS = 16  # so few offsets of a scan are read batch by batch
 AHEAD_BYTES = 32 << 20  # a larger batch is not decompressed ahead, so that at most one is in memory
 GROUP_MAX = 64  # batches of a group, because small batches may be followed by large ones
 BATCH_GUESS = 1 << 20  # assumed decoded bytes of the first compressed batch: the default limit of producers
@@ -60,6 +68,35 @@ def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, b
         following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
     batch_bytes = average(part, batch_bytes)
     return Chunk(part.decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following))
+
+
+class Run(NamedTuple):
+    """The records of one batch, made when they are taken; then as `Chunk`."""
+
+    records: RecordRun
+    next_offset: int
+    size_bytes: int
+    epoch: int
+
+
+def read_run(partition: ReadableLog, offset: int, *, isolation: str) -> Run | None:
+    """The records of one batch from `offset` on; None if `read_chunk` must find them, or why they cannot be read."""
+    fetched = partition.fetch(offset, max_bytes=SHORT_BYTES, isolation=isolation, pool=shared_pool())
+    batches = fetched.batches
+    if len(batches) > 1 or fetched.aborted or (len(batches) and batches["attributes"][0] & record_batch.CONTROL):
+        batches = visible(fetched, Window(start_offset=offset))
+    if not len(batches):
+        return None
+    row = batches[:1]
+    try:
+        body = plain_section(fetched.data, row[0], 0, fetched.decompressed_max)
+    except (CorruptRecordError, LimitExceeded):
+        return None
+    records = record_run(partition.topic, partition.number, row, body, offset)
+    if records is None or not records.count:
+        return None
+    next_offset = int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) + 1
+    return Run(records, next_offset, len(fetched.data), records.leader_epoch)
 
 
 def _epoch(batches: record_batch.Batches, end: int) -> int:
@@ -171,6 +208,15 @@ class Source:
                     self._position = self._waiting[-1][2].start_offset
         return self._pieces.popleft()
 
+    def few(self) -> bool:
+        """Whether all windows together have at most FEW_OFFSETS: then a thread costs more than it saves."""
+        return sum(window.end_offset - window.start_offset for _, _, window in self._waiting) <= FEW_OFFSETS
+
+    def pieces(self) -> Iterator[Decodings]:
+        """All pieces, fetched and decoded when they are taken."""
+        while (piece := self.fetch()) is not None:
+            yield self.decode(piece)
+
     def more(self) -> bool:
         """Whether another piece may follow. For the thread that fetches."""
         if self._pieces or len(self._waiting) > 1:
@@ -183,8 +229,10 @@ class Source:
         if useful > self._position:
             self._position = useful
             return True
+        few = window.end_offset - self._position <= FEW_OFFSETS
+        max_bytes = SHORT_BYTES if few else self._max_bytes
         fetched = partition.fetch(
-            self._position, max_bytes=self._max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
+            self._position, max_bytes=max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
         )
         parts = groups(visible(fetched, window), self._batch_bytes)
         self._pieces.extend(Piece(number, window, fetched, part, len(parts) == 1) for part in parts)

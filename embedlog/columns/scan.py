@@ -305,7 +305,7 @@ class Scan:
 
     def _chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         source = self._source(columns)
-        pieces = read_ahead(source.fetch, source.decode, more=source.more)
+        pieces = source.pieces() if source.few() else read_ahead(source.fetch, source.decode, more=source.more)
         while True:
             self._engine.check_open()  # before the wait: in a forked child no thread would end it
             found = next(pieces, None)

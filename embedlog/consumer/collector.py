@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from embedlog._native import system
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import Bounds
 
 Found = TypeVar("Found")
+
+FEW_RECORDS = 16  # a poll for at most so many records after a seek reads one batch (FETCHER-4)
 
 logger = logging.getLogger("embedlog")
 
@@ -126,13 +129,13 @@ class Collector:
         seen_count = 0
         try:
             for cursor in self.rotation.readable():
-                if cursor.tail is None and not self._ready(cursor):
+                if cursor.tail is None and not self._ready(cursor, limit):
                     continue
                 taken.append((cursor, cursor.position, cursor.epoch))
                 remaining = limit - len(out)
                 found = fetcher.arrived(cursor, remaining) if cursor.tail is not None else None
                 if found is None:
-                    if not self._ready(cursor):
+                    if not self._ready(cursor, limit):
                         continue
                     found = cursor.take(remaining)
                 elif not found:
@@ -225,8 +228,12 @@ class Collector:
         logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
         return bounds if self._rack is None else None
 
-    def _ready(self, cursor: Cursor) -> bool:
-        return cursor.has_records or (self.fetches and bool(self._in_range(cursor, self.fetcher.fill)))
+    def _ready(self, cursor: Cursor, limit: int = FEW_RECORDS + 1) -> bool:
+        if cursor.has_records:
+            return True
+        few = cursor.sought and limit <= FEW_RECORDS
+        fill = partial(self.fetcher.fill_few, limit=limit) if few else self.fetcher.fill
+        return self.fetches and bool(self._in_range(cursor, fill))
 
     def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found | None:
         """As `_fetched_in_range`; None if the partition has no leader now (COLLECTOR-5)."""

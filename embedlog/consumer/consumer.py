@@ -238,13 +238,13 @@ class Consumer(Generic[K, V]):
         since, the next read raises LogTruncationError. With an `auto.offset.reset` it continues where the log and the read
         records diverge.
         """
-        place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        if type(place.offset) is not int or type(place.leader_epoch) is not int:
+        place, epoch = (offset.offset, offset.leader_epoch) if isinstance(offset, OffsetAndMetadata) else (offset, -1)
+        if type(place) is not int or type(epoch) is not int:
             raise TypeError(f"offset: an int or an OffsetAndMetadata, not {offset!r}")
-        if place.offset < 0:
-            raise OffsetOutOfRangeError("an offset is not negative", found=place.offset)
+        if place < 0:
+            raise OffsetOutOfRangeError("an offset is not negative", found=place)
         with self._using():
-            self._cursor(partition).seek(place.offset, place.leader_epoch)
+            self._cursor(partition).seek(place, epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Set the position of these partitions, or of all, to the first record; determined by the next read."""

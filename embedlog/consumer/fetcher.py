@@ -5,6 +5,8 @@ FETCHER-1  a fetch never moves a position over a record: it fills a cursor's cac
 FETCHER-2  before a fetch the position is compared with the partition's epoch history, if that may have changed
 FETCHER-3  a damaged batch, or a record that the deserializer refuses, stops the reader at its offset, after all records before it
     were returned. The next fetch fails there again
+FETCHER-4  the first fetch after a seek for few records reads one batch. The next one reads as much as usual, so that sequential
+    reading costs the same
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedlog._native._rows import Record
 from embedlog.columns.batch import records_of
-from embedlog.columns.chunks import BATCH_GUESS, Chunk, read_chunk
+from embedlog.columns.chunks import BATCH_GUESS, Chunk, read_chunk, read_run
 from embedlog.columns.deserialization import Deserializers
 from embedlog.config.client import Deserializer
 from embedlog.consumer.positions import Cursor
@@ -23,7 +25,8 @@ from embedlog.errors import SerializationError
 from embedlog.format.visibility import end_offset
 
 if TYPE_CHECKING:
-    from embedlog.partition.tail import Tail
+    from embedlog.partition.log_context import Bounds
+    from embedlog.partition.usual.tail import Tail
 
 
 class Fetcher:
@@ -69,6 +72,19 @@ class Fetcher:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
             self._fill(cursor, records, chunk.next_offset, chunk.epoch)
+        return True
+
+    def fill_few(self, cursor: Cursor, limit: int) -> bool:
+        """As `fill`, for a caller that takes at most `limit` records after a seek: reads one batch, if it has as many."""
+        began = perf_counter()
+        bounds = None if self._deserializes else self._start(cursor)
+        if bounds is None:
+            return self.fill(cursor)
+        run = read_run(cursor.partition, cursor.position, isolation=self.isolation)
+        if run is None or run.records.count < limit:
+            return self.fill(cursor)
+        self._noted(cursor, bounds, run.next_offset, run.records.count, run.size_bytes, began)
+        cursor.fill_run(run.records, run.next_offset, run.epoch)
         return True
 
     def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
@@ -148,22 +164,30 @@ class Fetcher:
 
     def _next(self, cursor: Cursor) -> Chunk | None:
         began = perf_counter()
+        bounds = self._start(cursor)
+        if bounds is None:
+            return None
+        chunk = read_chunk(
+            cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
+        )
+        if chunk is not None:
+            self._batch_bytes = chunk.batch_bytes
+            self._noted(cursor, bounds, chunk.next_offset, chunk.decoded.count, chunk.size_bytes, began)
+        return chunk
+
+    def _start(self, cursor: Cursor) -> Bounds | None:
+        """The bounds of the partition now; None at its end: the usual result there, without access to the file."""
         position, bounds, cursor.bounds = cursor.position, cursor.bounds or cursor.partition.bounds(), None
         if bounds.epoch != cursor.checked_epoch:
             check_position(cursor, bounds)
         # Read before the fetch: a later append then ends the wait. Not the position: only invisible records may follow it.
         cursor.seen_end = end_offset(bounds, self.isolation)
-        if position == cursor.seen_end and position >= bounds.log_start:
-            return None  # the usual result at the end, without access to the file
-        chunk = read_chunk(
-            cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
-        )
-        if chunk is not None:
-            self._batch_bytes = chunk.batch_bytes
-            cursor.lag.note(max(0, cursor.seen_end - chunk.next_offset))
-            cursor.lead.note(max(0, chunk.next_offset - bounds.log_start))
-            self._fetched(chunk.decoded.count, chunk.size_bytes, began)
-        return chunk
+        return None if position == cursor.seen_end and position >= bounds.log_start else bounds
+
+    def _noted(self, cursor: Cursor, bounds: Bounds, next_offset: int, count: int, size_bytes: int, began: float) -> None:
+        cursor.lag.note(max(0, cursor.seen_end - next_offset))
+        cursor.lead.note(max(0, next_offset - bounds.log_start))
+        self._fetched(count, size_bytes, began)
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
         """The records with deserialized keys and values, up to the first failure (FETCHER-3)."""

@@ -19,10 +19,10 @@ from embedlog.format.visibility import end_offset
 from embedlog.types import TopicPartition, duration_ms
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Record
+    from embedlog._native._rows import Record, RecordRun
     from embedlog.partition.api import LogPartition, ReadableLog
     from embedlog.partition.log_context import Bounds
-    from embedlog.partition.tail import Tail
+    from embedlog.partition.usual.tail import Tail
 
 
 class Reset:
@@ -97,8 +97,8 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_epoch", "_iterator", "_next", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh",
-        "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
+        "_ahead", "_epoch", "_iterator", "_next", "_returned_count", "_run", "bounds", "checked_epoch", "dropped_count", "fresh",
+        "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "sought", "tail", "tp",
     )  # fmt: skip
 
     def __init__(
@@ -115,12 +115,14 @@ class Cursor:
         self.checked_epoch = -1  # the partition's epoch at the last comparison of the position with its epoch history
         self.intercepted = False  # whether the records fetched ahead have passed the interceptors
         self.dropped_count = 0  # records that were fetched and then dropped
+        self.sought = False  # whether no fetch has followed the last seek
         self.lag = Spread(window_count)
         self.lead = Spread(window_count)
         self._next = -1  # position after all fetched records; -1: none yet
         self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
         self._ahead: list[Record] = []  # fetched records in order; those from `_returned_count` on were not returned
         self._returned_count = 0
+        self._run: RecordRun | None = None  # fetched records that are not made yet; then `_ahead` is empty
         self._iterator: Any = None  # an open list iterator over the rest of `_ahead`
 
     # ---- position ----
@@ -130,18 +132,22 @@ class Cursor:
         """Offset of the next record to return, or -1 before it is known."""
         if self._iterator is not None:
             self._settle()
-        return self._ahead[self._returned_count].offset if self._returned_count < len(self._ahead) else self._next
+        if self._returned_count < len(self._ahead):
+            return self._ahead[self._returned_count].offset
+        return self._next if self._run is None else self._run.offset
 
     @property
     def epoch(self) -> int:
         """Leader epoch of the record before the position; -1 if unknown."""
         self._settle()
-        return self._ahead[self._returned_count].leader_epoch if self._returned_count < len(self._ahead) else self._epoch
+        if self._returned_count < len(self._ahead):
+            return self._ahead[self._returned_count].leader_epoch
+        return self._epoch if self._run is None else self._run.leader_epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Set the position to `offset`, after a record of that epoch; fetched records are dropped."""
         self._drop()
-        self._next, self._epoch, self.checked_epoch = offset, epoch, -1
+        self._next, self._epoch, self.checked_epoch, self.sought = offset, epoch, -1, True
         self.fresh = self.fresh and offset < 0
 
     def seek_later(self, reset: Reset | None) -> None:
@@ -156,22 +162,27 @@ class Cursor:
     def has_records(self) -> bool:
         if self._iterator is not None:
             self._settle()
-        return self._returned_count < len(self._ahead)
+        return self._returned_count < len(self._ahead) or self._run is not None
 
     @property
     def ahead_count(self) -> int:
         """Records fetched and not returned yet."""
         self._settle()
-        return len(self._ahead) - self._returned_count
+        return len(self._ahead) - self._returned_count + (0 if self._run is None else self._run.count)
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
         """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader epoch before it."""
         self._ahead, self._returned_count, self._next, self._iterator = records, 0, next_offset, None
-        self._epoch, self.intercepted = epoch, False
+        self._epoch, self.intercepted, self.sought, self._run = epoch, False, False, None
+
+    def fill_run(self, run: RecordRun, next_offset: int, epoch: int) -> None:
+        """As `fill`, with records that are made when they are taken. REQUIRES: the run has a record."""
+        self.fill([], next_offset, epoch)
+        self._run = run
 
     def stands_at(self, offset: int) -> bool:
         """Whether the position is `offset`, and no records are fetched ahead."""
-        return self._next == offset and not self._ahead and self._iterator is None
+        return self._next == offset and not self._ahead and self._iterator is None and self._run is None
 
     def move(self, offset: int, epoch: int) -> None:
         """Set the position after records that were returned from another source. REQUIRES: no records fetched ahead."""
@@ -180,11 +191,18 @@ class Cursor:
     def replace_ahead(self, change: Callable[[list[Record]], list[Record]]) -> None:
         """Replace the records fetched ahead by the result of `change`, once."""
         if not self.intercepted:
+            self._make_all()
             self._settle()
             self._ahead, self._returned_count, self.intercepted = change(self._ahead[self._returned_count :]), 0, True
 
     def take(self, count: int) -> list[Record]:
         """Return at most `count` records; the position moves."""
+        run = self._run
+        if run is not None:
+            taken = run.take(count)
+            if not run.count:
+                self._run = None
+            return taken
         self._settle()
         ahead, begin = self._ahead, self._returned_count
         if len(ahead) - begin <= count:
@@ -198,10 +216,16 @@ class Cursor:
 
         The position follows it without a call per record: it is read from the iterator.
         """
+        self._make_all()
         self._settle()
         self._iterator = iter(self._ahead)
         self._iterator.__setstate__(self._returned_count)
         return self._iterator  # type: ignore[no-any-return]
+
+    def _make_all(self) -> None:
+        """Make the rest of the run, for callers that need all records as a list."""
+        if self._run is not None:
+            self._ahead, self._returned_count, self._run = self._run.take(self._run.count), 0, None
 
     def _settle(self) -> None:
         """Update the position from an open iterator."""
@@ -219,8 +243,8 @@ class Cursor:
 
     def _drop(self) -> None:
         self.close_iterator()
-        self.dropped_count += len(self._ahead) - self._returned_count
-        self._ahead, self._returned_count = [], 0
+        self.dropped_count += self.ahead_count
+        self._ahead, self._returned_count, self._run = [], 0, None
 
     def drop_ahead(self) -> None:
         """Drop records fetched ahead; the position stays."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -79,10 +79,14 @@ class TopicChanges:
                 _logging.report(_logger, logging.WARNING, (self._host.path, "unfinished", topic.name), what, problem)
 
     def finish_creation(self, topic: Topic) -> Topic:
-        """Create the directories of a topic and make it live. REQUIRES the directory lock, or the only process."""
+        """As `finish_creations`, of one topic."""
+        return self.finish_creations([topic])[0]
+
+    def finish_creations(self, topics: Sequence[Topic]) -> list[Topic]:
+        """Create the directories of topics and make them live. REQUIRES the directory lock, or the only process."""
         host = self._host
         mode, links = host.config.file_mode, host.config.follow_links
-        return topic_directories.finish_creation(host.path, host.registry, topic, mode, follow_links=links)
+        return topic_directories.finish_creations(host.path, host.registry, topics, mode, follow_links=links)
 
     def finish_deletion(self, topic: Topic, timeout_s: float) -> None:
         """Retire the partitions of a topic, and delete it with its committed offsets. REQUIRES the directory lock."""

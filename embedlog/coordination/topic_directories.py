@@ -18,7 +18,7 @@ import errno
 import logging
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -90,32 +90,48 @@ def check_lengths(name: str, partitions: int) -> None:
 def finish_creation(
     directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666, *, follow_links: bool = False
 ) -> Topic:
-    """Create the missing parts of a `creating` or growing topic, from any state (TOPICDIRECTORY-1, TOPICDIRECTORY-3).
+    """As `finish_creations`, of one topic."""
+    return finish_creations(directory, registry, [topic], mode, follow_links=follow_links)[0]
 
-    The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
+
+def finish_creations(
+    directory: Path, registry: TopicRegistry, topics: Sequence[Topic], mode: int = 0o666, *, follow_links: bool = False
+) -> list[Topic]:
+    """Create the missing parts of `creating` or growing topics, from any state (TOPICDIRECTORY-1, TOPICDIRECTORY-3).
+
+    The registry has the topics already; it is written once for all. **Threads and processes**: the caller holds the directory
+    lock.
     """
-    _make_partitions(directory, topic, mode, follow_links)
+    _make_partitions(directory, topics, mode, follow_links)
     files.sync_directory(directory)
-    only = tuple(topic.numbers) if topic.only else ()
-    whole = replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
-    registry.put(whole)
+    whole = [_whole(topic) for topic in topics]
+    registry.put(*whole)
     return whole
 
 
-def _make_partitions(directory: Path, topic: Topic, mode: int, follow_links: bool) -> None:
+def _whole(topic: Topic) -> Topic:
+    only = tuple(topic.numbers) if topic.only else ()
+    return replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
+
+
+def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow_links: bool) -> None:
     """Create the directories.
 
     Each is synced separately; many are made in parallel, since a disk commits concurrent syncs together.
     """
-    make, numbers = partial(make_partition, directory, topic, mode=mode, follow_links=follow_links), list(topic.numbers)
-    if len(numbers) <= SIDE_BY_SIDE:
-        for number in numbers:
-            make(number)
+    places = [(topic, number) for topic in topics for number in topic.numbers]
+
+    def make(place: tuple[Topic, int]) -> None:
+        make_partition(directory, *place, mode, follow_links=follow_links)
+
+    if len(places) <= SIDE_BY_SIDE:
+        for place in places:
+            make(place)
         return
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for _ in pool.map(make, numbers):
+        for _ in pool.map(make, places):
             continue
 
 

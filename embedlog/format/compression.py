@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import snappy, zstd
+from embedlog.format.buffer_pool import shared_pool
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+    from numpy.typing import NDArray
 
 Buffer = Any  # any argument of memoryview
 
@@ -36,6 +39,7 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is truncated
 LZ4_BLOCK_BYTES = 1 << 16  # the block size of Kafka's writers
 LZ4_STEP_BYTES = 1 << 20  # read at once: output beyond the buffer is copied
+POOLED_BYTES_MIN = 128 << 10  # smaller memory costs less from the allocator
 GZIP_STEP_BYTES = 256  # the least that is read for a member after the first
 
 Item = TypeVar("Item")
@@ -108,14 +112,17 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
 
 
 def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
-    """The bytes that `read` writes until it returns 0, in memory that grows with them."""
-    output = np.empty(max(min(guess, limit), 1), np.uint8)
+    """The bytes that `read` writes until it returns 0, in memory that grows with them.
+
+    The byte after a correct guess is for the read that finds the end: without it the memory would be doubled and copied.
+    """
+    output = _memory(min(guess, limit) + 1)
     size = 0
     while True:
         if size == len(output):
             if size > limit:
                 raise LimitExceeded
-            larger = np.empty(min(2 * size, limit + 1), np.uint8)
+            larger = _memory(min(2 * size, limit + 1))
             larger[:size] = output
             output = larger
         got = read(output.data[size:])
@@ -124,6 +131,11 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
         size += got
         if size > limit:
             raise LimitExceeded
+
+
+def _memory(size: int) -> NDArray[np.uint8]:
+    """Large sections use pages that are mapped already (BUFFERPOOL-1)."""
+    return shared_pool().lease(size).array if size >= POOLED_BYTES_MIN else np.empty(size, np.uint8)
 
 
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:

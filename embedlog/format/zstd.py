@@ -13,6 +13,7 @@ from typing import Any
 
 STEP_BYTES = 1 << 20  # read at once: the decoder copies its input
 SIZE_UNKNOWN = -1
+DECOMPRESSOR = -(2**31)  # in place of a level of compression
 
 _local = threading.local()
 
@@ -22,7 +23,7 @@ class ZstdError(Exception):
 
 
 def _of_thread(level: int, make: Callable[[], Any]) -> Any:
-    """The compressor of this thread: it cannot be shared, and creating one is expensive."""
+    """The compressor of this thread, or its decompressor: they cannot be shared, and creating one is expensive."""
     compressors: dict[int, Any] = _local.__dict__.setdefault("compressors", {})
     if level not in compressors:
         compressors[level] = make()
@@ -100,11 +101,12 @@ else:
         """A function that writes the next bytes into its argument and returns their number, 0 at the end. Raises ZstdError."""
         import zstandard
 
-        source = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+        # A new reader resets the decompressor, also after damaged data.
+        source = _of_thread(DECOMPRESSOR, zstandard.ZstdDecompressor).stream_reader(data, read_across_frames=True)
 
         def read(output: memoryview) -> int:
             try:
-                return source.readinto(output)
+                return int(source.readinto(output))
             except zstandard.ZstdError as error:
                 raise ZstdError(*error.args) from error
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.replication.followers import Followers
-    from embedlog.partition.tail import Tail
+    from embedlog.partition.usual.tail import Tail
     from embedlog.storage.manifest import SegmentInfo
 
 
@@ -360,7 +360,7 @@ class Partition:
 
     def check_epochs(self, path: Path, batches: Batches) -> None:
         """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
-        self._reader.check_epochs(path, batches, 0)
+        self._reader.epochs.check(path, batches, 0)
 
     # ---- files -----------------------------------------------------------------------------------
 

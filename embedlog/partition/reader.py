@@ -7,6 +7,7 @@ READER-3  every batch passes its CRC, follows on the one before, and carries the
 READER-4  a reader knows the chain digest at the start of a segment and at the record of an index entry. It compares the digest at
           every later record and at the published end, before it returns a batch. A read ends where the digest can be compared
 READER-5  a missing file means that the list of segments is outdated: it is read again once before an error
+READER-6  a fetch of 0 bytes reads one batch in one call. Unusual cases and findings are left to a fetch of DEFAULT_BYTES
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageEr
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_dtype, decode_some, joined, scan
 from embedlog.index import Place
-from embedlog.partition.digest_check import DigestCheck, corrupt
-from embedlog.partition.tail import Tail
-from embedlog.storage import checkpoints, file_names, files, interval_digests
+from embedlog.partition.checks.digest_check import DigestCheck, corrupt
+from embedlog.partition.checks.epoch_check import EpochCheck
+from embedlog.partition.usual.short_reads import ShortReads
+from embedlog.partition.usual.tail import Tail
+from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.descriptors import Handles
 from embedlog.storage.manifest import GAPLESS, SegmentInfo
 from embedlog.types import OffsetAndTimestamp
@@ -44,6 +47,7 @@ T = TypeVar("T")
 
 HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
+DEFAULT_BYTES: Final = 1 << 20
 SPARE_BYTES: Final = 1_100_000  # for the rest of the last batch, which is at most `max.message.bytes` by default
 AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next fetch
 NO_ENTRY: Final = Place(-1, -1, 0)  # no index entry
@@ -97,16 +101,18 @@ class Reader:
         self.handles: Handles = state.context.handles
         self._hints: OrderedDict[int, _Hint] = OrderedDict()
         self._mutex = threading.Lock()
-        self._epochs: checkpoints.EpochCache | None = None
+        self.epochs = EpochCheck(state)
         self._digests = DigestCheck(state)
         self._generation = 0
+        self._path = (-1, state.path)
+        self._short_reads = ShortReads(self.handles, self._directory)
 
     def forget(self) -> None:
         """Drop all cached content: the files may have been replaced."""
         self.handles.forget(self._directory)
         with self._mutex:
             self._hints.clear()
-            self._epochs = None
+            self.epochs.forget()
 
     # ---- by offset -------------------------------------------------------------------------------
 
@@ -191,22 +197,24 @@ class Reader:
         self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None
     ) -> Fetched | None:
         """Batches of this segment that reach to `offset` or beyond, None if it has none."""
+        if not max_bytes and (short := self._short(info, offset, limit, pool)) is not None:
+            return short
         with self._mutex:
             hint = self._hints.pop(offset, None)
         place, expected = NO_ENTRY, offset
         if hint is None or hint.base != info.base:
             place, hint = self._enter(info, offset)
             expected = -1
-        path = file_names.segment_path(self._state.path, info.base)
+        path = self._segment_path(info.base)
         while hint.position < info.size:
             chain = self._chain(info, hint, expected)
-            data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
+            data, scanned = self._read(path, info, hint, chain, max_bytes or DEFAULT_BYTES, pool)
             if place.number >= 0 and not _agrees(scanned.batches, place):
                 place, hint = NO_ENTRY, self._start(info)  # the index is wrong: read from the start
                 continue
             self._check(path, info, hint, scanned, chain)
             batches, state = self._digests.compare(path, info, hint.chain, data, scanned)
-            self.check_epochs(path, batches, hint.position)
+            self.epochs.check(path, batches, hint.position)
             end = state.position if state is not None else hint.position + scanned.consumed
             after = _Hint(info.base, end, int(batches["leader_epoch"][-1]), state)
             useful = _within(batches, offset, limit)
@@ -216,6 +224,35 @@ class Reader:
             if int(batches["base_offset"][-1]) >= limit:
                 break
         return None
+
+    def _segment_path(self, base: int) -> Path:
+        """The name of a segment, which messages use; made once for the segment that is read."""
+        known, path = self._path
+        if known != base:
+            path = file_names.segment_path(self._state.path, base)
+            self._path = base, path
+        return path
+
+    def _short(self, info: SegmentInfo, offset: int, limit: int, pool: BufferPool | None) -> Fetched | None:
+        """The batch that holds `offset`; None if the general way must read it (READER-6)."""
+        short = self._short_reads.read(info, offset, pool) if info.index_entries else None
+        if short is None or short.found.first_offset >= limit:
+            return None
+        found, rows, path = short.found, short.rows, self._segment_path(info.base)
+        end = found.position + found.size
+        if not self.epochs.is_latest(found.epoch, int(rows["base_offset"][0])):
+            self.epochs.check(path, rows, found.position)
+        if found.row == found.batch_count - 1:
+            chain = interval_digests.State(found.number, end, found.digest, end) if info.digested else None
+            self._remember(found.last_offset + 1, _Hint(info.base, end, int(rows["leader_epoch"][-1]), chain))
+        useful, most = rows[found.row : found.row + 1], self._state.context.decompressed_max
+        return Fetched(short.data, useful, found.last_offset + 1, path, found.position, decompressed_max=most)
+
+    def _remember(self, offset: int, hint: _Hint) -> None:
+        with self._mutex:
+            self._hints[offset] = hint
+            while len(self._hints) > HINTS_MAX:
+                self._hints.popitem(last=False)
 
     @staticmethod
     def _start(info: SegmentInfo) -> _Hint:
@@ -234,10 +271,7 @@ class Reader:
     def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
         next_offset = int(useful["base_offset"][-1]) + int(useful["last_offset_delta"][-1]) + 1
         if len(useful) and useful["base_offset"][-1] == batches["base_offset"][-1]:
-            with self._mutex:
-                self._hints[next_offset] = after
-                while len(self._hints) > HINTS_MAX:
-                    self._hints.popitem(last=False)
+            self._remember(next_offset, after)
         return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._state.context.decompressed_max)
 
     def tail(self, offset: int, committed: bool) -> Tail | None:
@@ -248,7 +282,7 @@ class Reader:
         if state.page_file is None or hint is None or state.context.locked:
             return None
         now = state.published()
-        latest = self._epoch_cache(now.epoch).latest
+        latest = self.epochs.known(now.epoch).latest
         usual = (
             now.log_end == offset
             and hint.base == now.segment_base
@@ -265,14 +299,6 @@ class Reader:
             hint = self._hints.get(offset)
         now = self._state.published()
         return now.segment_size - hint.position if hint is not None and hint.base == now.segment_base else None
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
-        now = self._state.published()
-        cache = self._epoch_cache(now.epoch)
-        if not cache.entries and now.log_end > now.log_start:  # else a follower would be cut to the log start
-            raise CorruptRecordError("no leader epoch", path=self._state.path / file_names.EPOCHS)
-        return cache.end_offset(epoch, now.log_end)
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
         """The place in a segment at which a search for an offset begins."""
@@ -350,34 +376,6 @@ class Reader:
             raise corrupt(path, scanned.problem, hint.position)
         what, found = "a batch ends after the end of its segment", f"{info.size - hint.position} bytes"
         raise CorruptRecordError(what, path=path, position=hint.position, expected=f"{scanned.need} bytes", found=found)
-
-    def _epoch_cache(self, epoch: int) -> checkpoints.EpochCache:
-        cache = self._epochs
-        if cache is None or cache.latest_epoch < epoch:
-            static = self._state.static
-            cache = static.epochs if static is not None else checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
-            self._epochs = cache
-        return cache
-
-    def _wrong_epoch(self, batches: Batches) -> tuple[int, int] | None:
-        cache = self._epoch_cache(int(batches["leader_epoch"][-1]))
-        return cache.disagreement(batches["base_offset"], batches["leader_epoch"])
-
-    def check_epochs(self, path: Path, batches: Batches, position: int) -> None:
-        """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
-        wrong = self._wrong_epoch(batches)
-        if wrong is not None and self._state.context.in_set:  # a follower stores epochs that its page does not show
-            self._epochs = None
-            wrong = self._wrong_epoch(batches)
-        if wrong is not None:
-            row, expected = wrong
-            raise CorruptRecordError(
-                checkpoints.OTHER_EPOCH,
-                path=path,
-                position=position + int(batches["position"][row]),
-                expected=expected,
-                found=int(batches["leader_epoch"][row]),
-            )
 
     # ---- by time ---------------------------------------------------------------------------------
 

@@ -159,7 +159,11 @@ class Sender:
                 target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
         if target.check_due():
             self._check_topic(target)
-        target.open_direct(allowed=self.appender.direct, repeatable=self.appender.repeatable)
+        target.open_direct(
+            allowed=self.appender.direct,
+            repeatable=self.appender.repeatable,
+            plain_max=self._engine.config.max_decompressed_batch_bytes,
+        )
 
     def _begin(self, target: QueueTarget) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""
@@ -381,10 +385,10 @@ class Sender:
         for queue in queues or list(self._targets):
             found = queue.collect_inline()
             if found is not None:
-                batches, records, size, largest, latency_ns, latest_ns, queue_ns, longest_ns = found
+                batches, records, size, plain_size, largest, latency_ns, latest_ns, queue_ns, longest_ns = found
                 amounts = {
                     "request": batches, "batch": batches, "record": records, "byte": size, "latency_s": latency_ns / 1e9,
-                    "producer_batch": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": size,
+                    "producer_batch": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": plain_size,
                 }  # fmt: skip
                 peaks = {"latency_s": latest_ns / 1e9, "queue_s": longest_ns / 1e9, "batch_byte": largest}
                 self.figures.note(amounts, peaks)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
 from embedlog.config.options import INT_MAX
 from embedlog.config.topic import CODEC_NAMES
+from embedlog.errors import EmbedlogError
+from embedlog.format import compression
 from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.partition.interposer import InterposedWriter
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import AppendProgress, DirectTarget
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
+PACKED_BYTES_MAX = 64 << 10  # a larger batch is compressed by the producer's thread: that takes longer than its wake-up
 FLUSH_NEVER = 2**63 - 1  # flush.messages when no append waits for a sync
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 
@@ -71,16 +75,17 @@ class QueueTarget:
         self._checked_ns = now_ns
         return True
 
-    def open_direct(self, *, allowed: bool, repeatable: bool) -> None:
-        """Enable direct appends by callers, unless each append needs more work: compression, or a sync.
+    def open_direct(self, *, allowed: bool, repeatable: bool, plain_max: int) -> None:
+        """Enable direct appends by callers, unless each append needs more work: a sync.
 
+        `plain_max`: uncompressed bytes of the largest batch that may be compressed.
         `repeatable`: a run whose result is unknown may be appended again, which an append to several directories needs.
         """
         direct: DirectTarget | None = self.partition.direct_target if self.partition is not None and allowed else None
         writer, config = (None, self.topic_target.config) if direct is None else (direct.writer, direct.config)
         followers = None if direct is None else direct.followers
         accepted = config.min_insync_replicas <= 1 if followers is None else repeatable
-        usual = not self.topic_target.codec and config.flush_messages == FLUSH_NEVER and accepted
+        usual = config.flush_messages == FLUSH_NEVER and accepted
         if direct is None or writer is None or not usual or isinstance(writer, InterposedWriter):
             self.direct = None
             self.queue.disable_inline()
@@ -88,10 +93,18 @@ class QueueTarget:
             self.direct = (id(writer), id(config), id(direct))
             append, raw = direct.addresses
             limits = config.flush_ms, config.batch_limit
-            self.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers)
+            packer, codec, most = self._packing(plain_max)
+            self.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers, packer, codec, most)
             self.followed = followers is not None
             if self.followed:
                 self.queue.seen = self.seen = -1  # it may be the slot of another leader (REPLICA-16)
+
+    def _packing(self, plain_max: int) -> tuple[Callable[[bytes], Any] | None, int, int]:
+        """Compression of direct appends: the function, the codec, and the most bytes."""
+        codec, level = self.topic_target.codec, self.topic_target.level
+        if not codec:
+            return None, 0, 0
+        return partial(_packed, codec, level), codec, min(PACKED_BYTES_MAX, plain_max)
 
     def update_ratio(self, before: int, after: int) -> None:
         """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
@@ -170,6 +183,14 @@ class TopicTarget:
             availability_ms=self._settings.partitioner_availability_timeout_ms,
             partition_count=partition_count,
         )
+
+
+def _packed(codec: int, level: int | None, plain: bytes) -> Any:
+    """A compressed records section; None if that fails: the producer's thread fails too, and settles the batch."""
+    try:
+        return compression.compress(codec, plain, level)
+    except (EmbedlogError, MemoryError):
+        return None
 
 
 def _number(target: QueueTarget) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from embedlog.storage import file_names, files
 
@@ -20,13 +21,14 @@ KEPT_DIVISOR = 4  # kept descriptors use at most this part of the limit
 class Handle:
     """An open file in use. `with` returns the descriptor and releases the file."""
 
-    __slots__ = ("_cache", "fd", "forgotten", "users")
+    __slots__ = ("_cache", "fd", "forgotten", "key", "users")
 
-    def __init__(self, cache: Handles, fd: int) -> None:
+    def __init__(self, cache: Handles, key: Key, fd: int) -> None:
         self._cache = cache
+        self.key = key
         self.fd = fd
         self.users = 1
-        self.forgotten = False
+        self.forgotten = False  # no new user: it is closed, or closes when its last user releases it
 
     def __enter__(self) -> int:
         return self.fd
@@ -70,7 +72,7 @@ class Handles:
         """An open file of a segment for reading, valid until the `with` block ends. Raises StorageError."""
         key = (directory, base, suffix)
         if self._fresh:
-            made = Handle(self, files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ))
+            made = Handle(self, key, files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ))
             made.forgotten = True  # closed when it is released
             return made
         with self._mutex:
@@ -86,19 +88,51 @@ class Handles:
                 files.close(fd)
                 there.users += 1
                 return there
-            handle = Handle(self, fd)
+            handle = Handle(self, key, fd)
             handle.forgotten = self._closed
             if not self._closed:
                 self._open[key] = handle
                 self._evict()
             return handle
 
+    def acquire_together(self, directory: str, base: int, suffixes: Sequence[str], known: list[Handle]) -> list[Handle]:
+        """The open files of a segment, until `release_together`. `known`: what an earlier call returned, to find them sooner.
+
+        Raises StorageError.
+        """
+        with self._mutex:
+            usable = len(known) == len(suffixes) and known[0].key[1] == base
+            for handle in known:
+                usable = usable and not handle.forgotten
+            if usable:
+                for handle in known:
+                    handle.users += 1
+                    self._open.move_to_end(handle.key)
+                return known
+        made: list[Handle] = []
+        try:
+            for suffix in suffixes:
+                made.append(self.acquire(directory, base, suffix))  # noqa: PERF401  (an error releases the first ones)
+        except BaseException:
+            self.release_together(made)
+            raise
+        return made
+
+    def release_together(self, handles: list[Handle]) -> None:
+        with self._mutex:
+            for handle in handles:
+                handle.users -= 1
+                if handle.forgotten and handle.users == 0:
+                    files.close(handle.fd)
+
     def _evict(self) -> None:
         while len(self._open) > self._limit:
             key = next((key for key, handle in self._open.items() if handle.users == 0), None)
             if key is None:
                 return
-            files.close(self._open.pop(key).fd)
+            evicted = self._open.pop(key)
+            evicted.forgotten = True
+            files.close(evicted.fd)
 
     def release(self, handle: Handle) -> None:
         with self._mutex:

@@ -16,6 +16,30 @@ from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 
 
+class Encoded(NamedTuple):
+    """A value in two forms: canonical for the checksum, and as in the file. Large values keep the forms of their parts."""
+
+    canonical: str
+    indented: str
+
+    @classmethod
+    def of(cls, value: object) -> Encoded:
+        return cls(_canonical(value), _indented(value))
+
+    def nested(self) -> Encoded:
+        """The form of a value of `mapping`, one level deeper."""
+        return self._replace(indented=self.indented.replace("\n", "\n "))
+
+    @classmethod
+    def mapping(cls, parts: Mapping[str, Encoded]) -> Encoded:
+        """An object with these values, each `nested`."""
+        if not parts:
+            return cls.of({})
+        names = [(json.dumps(name), parts[name]) for name in sorted(parts)]
+        indented = ",\n".join([f" {name}: {part.indented}" for name, part in names])
+        return cls("{" + ",".join([f"{name}:{part.canonical}" for name, part in names]) + "}", "{\n" + indented + "\n}")
+
+
 class JsonFile(NamedTuple):
     """A kind of such files. `purpose` is the note in the file, `remedy` ends the message of an error."""
 
@@ -25,7 +49,7 @@ class JsonFile(NamedTuple):
     remedy: str
 
     def encode(self, generation: int, content: Mapping[str, Any], others: Mapping[str, Any]) -> bytes:
-        """The bytes of a file. `others` are fields of a newer version, which are kept."""
+        """The bytes of a file. `others` are fields of a newer version, which are kept. A value may be `Encoded`."""
         document: dict[str, Any] = {
             **others,
             "what": self.purpose,
@@ -33,8 +57,15 @@ class JsonFile(NamedTuple):
             "generation": generation,
             **content,
         }
-        document["checksum"] = checksum(document)
-        return (json.dumps(document, indent=1) + "\n").encode()  # in ASCII: a name may not be valid UTF-8
+        canonical = {
+            name: value.canonical if isinstance(value, Encoded) else _canonical(value) for name, value in document.items()
+        }
+        document["checksum"] = _sum("{" + ",".join(f"{json.dumps(name)}:{canonical[name]}" for name in sorted(canonical)) + "}")
+        lines = (
+            f" {json.dumps(name)}: " + (value.indented if isinstance(value, Encoded) else _indented(value)).replace("\n", "\n ")
+            for name, value in document.items()
+        )
+        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()  # in ASCII: a name may not be valid UTF-8
 
     def decode(self, path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
         """Generation and other fields. Raises ForeignDirectoryError, UnsupportedFormatError."""
@@ -61,5 +92,16 @@ class JsonFile(NamedTuple):
 
 def checksum(document: Mapping[str, Any]) -> str:
     """XXH3 of the canonical form of a document."""
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _sum(_canonical(document))
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _indented(value: object) -> str:
+    return json.dumps(value, indent=1)
+
+
+def _sum(canonical: str) -> str:
     return f"xxh3:{codec.xxh3_64(canonical.encode(), 0):016x}"

@@ -16,6 +16,8 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.config.topic import CODEC_NAMES
+from embedlog.format import compression, record_batch
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, values, wait_until
 
@@ -51,6 +53,44 @@ def test_who_waits_writes_past_the_thread(log: embedlog.Log, producer: embedlog.
     assert figures["buffer-available-bytes"] == figures["buffer-total-bytes"]
 
 
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_compressed_records_are_those_of_the_thread(log: embedlog.Log, codec: str) -> None:
+    log.create_topic("packed", config={"compression.type": codec})
+    with log.producer() as producer:
+        opened(producer, "packed")
+        before, start = direct_count(producer), len(values(log, "packed"))
+        sent = [b"%d" % number if number % 2 else b"%0200d" % number for number in range(40)]  # short ones stay as they are
+        for value in sent:
+            producer.send("packed", value).result(10)
+        assert direct_count(producer) > before + 30
+        rate = producer.metrics()["compression-rate-avg"]
+        assert 0 < rate < 1
+    raw = next(log.path.glob("packed-0/*.log")).read_bytes()
+    batches = record_batch.scan(raw, record_batch.Chain()).batches
+    assert values(log, "packed")[start:] == sent
+    assert set((batches["attributes"][-40:] & 7).tolist()) == {0, CODEC_NAMES.index(codec)}
+    for row, value in zip(batches[-40:], sent, strict=True):  # as the thread writes it: compressed if that is smaller
+        plain = record_batch.decode(raw, batches[batches["base_offset"] == row["base_offset"]])
+        assert list(plain.values) == [value]
+
+
+def test_a_batch_that_cannot_be_compressed_goes_by_the_thread(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.create_topic("packed", config={"compression.type": "zstd"})
+    with log.producer() as producer:
+        opened(producer, "packed")
+        before = direct_count(producer)
+        inner, main = compression.compress, threading.current_thread()
+
+        def failing(*arguments: Any, **options: Any) -> Any:
+            if threading.current_thread() is main:
+                raise MemoryError
+            return inner(*arguments, **options)
+
+        monkeypatch.setattr(compression, "compress", failing)
+        assert producer.send("packed", b"%0200d" % 1).result(10).offset > 0
+        assert direct_count(producer) == before
+
+
 def test_what_lies_before_goes_first_and_together(log: embedlog.Log) -> None:
     with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS, batch_size=300) as producer:
         opened(producer)
@@ -59,10 +99,9 @@ def test_what_lies_before_goes_first_and_together(log: embedlog.Log) -> None:
         assert [future.result(0).offset for future in futures] == list(range(last - 9, last + 1))
 
 
-@pytest.mark.parametrize("what", ["columns in front", "compressed", "durable", "memory is short"])
+@pytest.mark.parametrize("what", ["columns in front", "durable", "memory is short"])
 def test_what_is_unusual_goes_by_the_thread(log: embedlog.Log, what: str) -> None:
-    config = {"compressed": {"compression.type": "lz4"}, "durable": {"flush.messages": 1}}.get(what, {})
-    log.create_topic("odd", config=config)
+    log.create_topic("odd", config={"flush.messages": 1} if what == "durable" else {})
     with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
         producer.send("odd", b"v").result(10)
         if what == "memory is short":
@@ -186,13 +225,15 @@ def alarms() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
+@pytest.mark.parametrize(("codec", "count"), [("producer", 1500), ("zstd", 500)])
 def test_no_interrupt_loses_or_doubles_a_record_or_keeps_a_lock(
-    log: embedlog.Log, producer: embedlog.Producer, alarms: Callable[[], None]
+    log: embedlog.Log, producer: embedlog.Producer, alarms: Callable[[], None], codec: str, count: int
 ) -> None:
+    log.alter_topic("one", {"compression.type": codec})
     opened(producer)
     sent: list[tuple[embedlog.Future, bytes]] = []
     struck = 0
-    for number in range(1500):
+    for number in range(count):
         value = b"%d" % number
         try:
             alarms()
@@ -213,4 +254,4 @@ def test_no_interrupt_loses_or_doubles_a_record_or_keeps_a_lock(
     there = dict(enumerate(values(log)))
     assert {offset: there[offset] for offset in places} == places
     assert len(there) - len(places) <= struck + 10  # struck between the record's coming in and its future's being noted
-    assert struck == 1500
+    assert struck == count

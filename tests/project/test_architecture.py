@@ -37,9 +37,9 @@ def traced(act):
 with embedlog.open("data") as log:
     log.create_topic("t", partitions=2)
     with log.producer() as warm:
-        warm.send("t", b"v", partition=0).result(60)
-    with log.producer(compression_type="lz4") as producer:      # a compressed batch is for the producer's thread
-        traced(lambda: producer.send("t", b"v", partition=0).result(60))
+        warm.send_batch("t", [b"v"] * 20, partition=0).result(60)  # a scan of fewer offsets needs no read-ahead
+    with log.producer(compression_type="lz4") as producer:
+        traced(lambda: (producer.send("t", b"v", partition=0), producer.flush()))  # by the producer's thread
     log.scan("t").to_arrow()  # imports count as calls
     plain = log.consumer("t", auto_offset_reset="earliest")
     traced(lambda: plain.poll(60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import json_file
-from embedlog.storage.json_file import JsonFile
+from embedlog.storage.json_file import Encoded, JsonFile, checksum
 
 KIND = JsonFile("things", "things of a test", 1, "restore it")
 PATH = Path("/log/embedlog.things")
@@ -53,3 +54,18 @@ def test_other_bytes_are_refused_with_the_path(data: bytes, error: type[Exceptio
         KIND.decode(PATH, data)
     assert str(PATH) in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_parts_that_were_encoded_before_give_the_same_file(rng: random.Random) -> None:
+    others = {"newer": {"things": None}, "é": [1, {"x": "\n"}]}
+    for count in range(4):
+        things = {
+            f"t{number}": {"config": {f"k{each}": '"\n' for each in range(rng.randrange(3))}, "only": [1] * rng.randrange(3)}
+            for number in range(count)
+        }
+        document = {**others, "what": KIND.purpose, "version": 1, "generation": 7, "things": things}
+        document["checksum"] = checksum(document)
+        expected = (json.dumps(document, indent=1) + "\n").encode()
+        assert KIND.encode(7, {"things": things}, others) == expected
+        parts = Encoded.mapping({name: Encoded.of(thing).nested() for name, thing in things.items()})
+        assert KIND.encode(7, {"things": parts}, others) == expected

@@ -246,6 +246,32 @@ enum el_tail_code { EL_TAIL_DATA = 0, EL_TAIL_NOTHING = 1, EL_TAIL_OTHERWISE = 2
  * *end is the first offset that the reader must not see. */
 int32_t el_tail_read(el_tailing *tailing, uint8_t *buffer, int64_t capacity, int64_t *taken, int64_t *end);
 
+/* ---- reading around one offset ------------------------------------------------------------------ */
+
+typedef struct {                     /* a segment, as it was published; then what was read of it */
+    int64_t base;
+    int64_t size;
+    int64_t index_entries;
+    uint64_t digest;                 /* chain at its end */
+    int32_t log_fd;
+    int32_t index_fd;
+    int32_t digest_fd;               /* -1: the segment has no digests */
+    int32_t gapless;                 /* 1: no offset is missing between batches */
+    int64_t position;                /* out: byte of the first batch */
+    int64_t need;                    /* out: bytes of the read */
+    int64_t number;                  /* out: number of the digest record after the read */
+    el_compared chain;               /* out: the chain after the read */
+    int64_t row;                     /* out: the batch that holds the offset, and its offsets */
+    int64_t first_offset;
+    int64_t last_offset;
+    int64_t epoch;                   /* out: leader epoch of all batches, -1 if they differ */
+} el_short_read;
+
+/* Reads the batch that holds `offset`, and the least that must be read and verified with it. Batches that end before the offset may come
+ * first. Returns the count of batches, or 0 for every unusual case: the caller then uses the general reader. EL_ESPACE: `need` is larger than
+ * the buffer. REQUIRES: the segment does not change up to its `size`, which the caller checks before and after. */
+int64_t el_read_short(el_short_read *segment, int64_t offset, uint8_t *buffer, int64_t capacity, el_batch *batches, int64_t batch_capacity);
+
 /* ---- Index search -------------------------------------------------------------------------------------------- */
 
 /* Number of the last entry with relative offset <= target, or -1. REQUIRES: count * 8 readable bytes, sorted. */

@@ -3,9 +3,10 @@
  * CINLINE-1  no byte code runs between entering and leaving the queue: no signal handler runs, and no operation is interrupted half done
  * CINLINE-2  every unusual case (a roll, a lock that is not free, an error, columns, a durable topic) is left to the producer's thread. The
  *            batches are unchanged and the thread starts with them. A batch with an unknown outcome has the same sequences there
- * CINLINE-3  the thread is asked at intervals to check the queue, as it does after every write of its own */
+ * CINLINE-3  the thread is asked at intervals to check the queue, as it does after every write of its own
+ * CINLINE-4  a batch is compressed before the queue is entered, because that runs byte code. It is sealed first, and written from a copy */
 #include "codec/batch.h"
-#include "objects/objects.h"
+#include "objects/packed.h"
 
 #include <time.h>
 
@@ -30,9 +31,11 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     el_queue *self = (el_queue *)object;
     PyObject *partition, *mutex, *writer, *config, *followers;
     unsigned long long append, raw;
-    long long flush_ms, batch_bytes_max;
-    if (!PyArg_ParseTuple(args, "OOOOKKLLO:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
-                          &batch_bytes_max, &followers))
+    PyObject *packer;
+    long long flush_ms, batch_bytes_max, packed_max;
+    int codec;
+    if (!PyArg_ParseTuple(args, "OOOOKKLLOOiL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
+                          &batch_bytes_max, &followers, &packer, &codec, &packed_max))
         return NULL;
     if (followers == Py_None) followers = NULL;
     if (followers && !followers_valid(followers)) {
@@ -44,6 +47,9 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     el_replace(&self->writer, writer);
     el_replace(&self->config, config);
     el_replace(&self->followers, followers);
+    el_replace(&self->packer, packer == Py_None ? NULL : packer);
+    self->codec = codec;
+    self->packed_max = packed_max;
     self->append = followers ? NULL : (el_append_call)(uintptr_t)append;
     self->raw = followers ? NULL : (el_writer *)(uintptr_t)raw;
     self->append_together = followers ? (el_together_call)(uintptr_t)append : NULL;
@@ -60,6 +66,7 @@ PyObject *el_disable_inline(PyObject *object, PyObject *unused) {
     Py_CLEAR(self->writer);
     Py_CLEAR(self->config);
     Py_CLEAR(self->followers);
+    Py_CLEAR(self->packer);
     Py_RETURN_NONE;
 }
 
@@ -177,14 +184,15 @@ static void raise_to(int64_t *most, int64_t value) {
     if (value > *most) *most = value;
 }
 
-static void metrics_note(el_metrics *metrics, const el_producer_batch *batch, int64_t began_ns) {
+static void metrics_note(el_metrics *metrics, const el_producer_batch *batch, int64_t size, int64_t began_ns) {
     int64_t latency_ns = el_now_ns() - began_ns, queue_ns = began_ns - batch->opened_ns;
     metrics->batches++;
     metrics->records += batch->count;
-    metrics->bytes += batch->size;
+    metrics->bytes += size;
+    metrics->plain_bytes += batch->size;
     metrics->latency_ns += latency_ns;
     metrics->queue_ns += queue_ns;
-    raise_to(&metrics->bytes_most, batch->size);
+    raise_to(&metrics->bytes_most, size);
     raise_to(&metrics->latency_most_ns, latency_ns);
     raise_to(&metrics->queue_most_ns, queue_ns);
 }
@@ -194,24 +202,27 @@ PyObject *el_collect_inline(PyObject *object, PyObject *unused) {
     el_metrics found = self->metrics;
     if (!found.batches) Py_RETURN_NONE;
     self->metrics = (el_metrics){0};
-    return Py_BuildValue("(LLLLLLLL)", (long long)found.batches, (long long)found.records, (long long)found.bytes, (long long)found.bytes_most,
+    return Py_BuildValue("(LLLLLLLLL)", (long long)found.batches, (long long)found.records, (long long)found.bytes,
+                         (long long)found.plain_bytes, (long long)found.bytes_most,
                          (long long)found.latency_ns, (long long)found.latency_most_ns, (long long)found.queue_ns, (long long)found.queue_most_ns);
 }
 
-static int batch_write(el_queue *queue, el_producer_batch *batch, int64_t deadline_ns, el_appended *out) {
+static int batch_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed, int64_t deadline_ns, el_appended *out) {
     int64_t began_ns = el_now_ns();
     enum el_batch_state before = (enum el_batch_state)batch->state;
     batch->state = EL_TAKEN;
     el_batch row;
-    el_header_write(batch->data, batch, batch->size, 0, 0, queue->next_sequence, &row);
+    uint8_t *data = packed->data ? packed->data : batch->data;
+    int64_t size = packed->data ? packed->size : batch->size;
+    el_header_write(data, batch, size, 0, packed->data ? queue->codec : 0, queue->next_sequence, &row);
     el_known known = {.producer_id = queue->producer_id, .seen = queue->seen, .next_sequence = queue->next_sequence, .epoch = queue->producer_epoch};
     int32_t code;
     Py_BEGIN_ALLOW_THREADS
     el_known *state = queue->producer_id >= 0 ? &known : NULL;
     if (queue->together)
-        code = queue->append_together(queue->together, batch->data, batch->size, &row, 1, state, deadline_ns, out);
+        code = queue->append_together(queue->together, data, size, &row, 1, state, deadline_ns, out);
     else
-        code = queue->append(queue->raw, batch->data, batch->size, &row, 1, state, deadline_ns, out);
+        code = queue->append(queue->raw, data, size, &row, 1, state, deadline_ns, out);
     Py_END_ALLOW_THREADS
     batch->state = (int8_t)before;
     if (code != EL_APPENDED) return 0;
@@ -219,36 +230,45 @@ static int batch_write(el_queue *queue, el_producer_batch *batch, int64_t deadli
     batch->base_offset = out->base_offset;
     batch->append_time_ms = out->append_time_ms;
     queue->next_sequence = el_sequence_after(queue->next_sequence, row.last_offset_delta);
-    metrics_note(&queue->metrics, batch, began_ns);
+    metrics_note(&queue->metrics, batch, size, began_ns);
     queue->accumulator->direct_count++;
     el_batch_settle(batch, EL_DELIVERED);
     return 1;
 }
 
 /* Appends all batches up to this one while the conditions hold. REQUIRES: the entered queue and the partition's mutex. */
-static void queue_write(el_queue *queue, el_producer_batch *batch, int64_t limit_ns) {
+static void queue_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed, int64_t limit_ns) {
     el_appended out = {0};
     if (queue->last->state == EL_OPEN) queue->last->state = EL_SEALED;
     int64_t now = el_now_ns(), patience_ns = limit_ns - now < LOCK_TIMEOUT_NS ? limit_ns - now : LOCK_TIMEOUT_NS;
     int64_t deadline_ns = boot_ns() + (patience_ns > 0 ? patience_ns : 0);
-    while (!el_is_settled(batch) && batch_write(queue, queue->first, deadline_ns, &out)) continue;
+    while (!el_is_settled(batch) && batch_write(queue, queue->first, packed, deadline_ns, &out)) continue;
     queue->check_due = now - queue->checked_ns > CHECK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
 }
 
-int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {
-    el_queue *queue = batch->queue;
-    if (!queue || !queue_usual(queue, batch)) return 0;
-    Py_INCREF(EL_OBJECT(queue));
+/* Enters partition and queue, and writes. Other code may have run since the conditions were checked: they are checked again. */
+static void direct_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed, int64_t limit_ns) {
     el_held held = held_take(queue);
     int turn = 0;
-    if (partition_enter(&held)) { /* its calls may have run other code: the queue is checked again */
-        int same = queue->writer == held.writer && queue->followers == held.followers;
+    if (partition_enter(&held)) {
+        int same = queue->writer == held.writer && queue->followers == held.followers && (!queue->packer || queue->first == batch);
         turn = batch->queue == queue && queue_usual(queue, batch) && same && el_queue_enter(queue);
-        if (turn) queue_write(queue, batch, limit_ns);
+        if (turn) queue_write(queue, batch, packed, limit_ns);
         partition_leave(&held);
     }
     if (turn) el_queue_leave(queue);
     held_release(&held);
+}
+
+int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {
+    el_queue *queue = batch->queue;
+    el_packed packed = {NULL, 0};
+    if (!queue || !queue_usual(queue, batch)) return 0;
+    Py_INCREF(EL_OBJECT(queue));
+    int ready = el_packed_make(&packed, queue, batch);
+    if (ready > 0 && batch->queue == queue && queue_usual(queue, batch)) direct_write(queue, batch, &packed, limit_ns);
+    PyMem_Free(packed.data);
+    if (!el_is_settled(batch) && batch->state == EL_SEALED) el_wake_thread(batch->accumulator); /* sealed here: the thread writes it */
     Py_DECREF(EL_OBJECT(queue));
-    return el_is_settled(batch);
+    return ready < 0 ? -1 : el_is_settled(batch);
 }

@@ -1,6 +1,7 @@
 /* The module `_rows`: takes and makes Python objects through the stable ABI. */
 #include "objects/objects.h"
 #include "objects/arrow.h"
+#include "objects/wire_record.h"
 
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec) {
     PyObject *type = PyType_FromSpec(spec);
@@ -22,9 +23,10 @@ static struct PyModuleDef rows_module = {
 static int module_fill(PyObject *module) {
     PyMethodDef *tables[] = {el_record_methods,    el_column_methods,       el_view_methods,         el_run_methods,
                              el_producer_batch_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions,
-                             el_batch_functions,     el_clock_functions};
+                             el_batch_functions,     el_clock_functions, el_record_run_functions};
     int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_queue_ready, el_producer_batch_ready,
-                                  el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready};
+                                  el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready,
+                                  el_record_run_ready};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (PyModule_AddFunctions(module, tables[i]) < 0) return -1;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

@@ -120,7 +120,7 @@ struct el_producer_batch {
 };
 
 typedef struct {
-    int64_t batches, records, bytes, bytes_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
+    int64_t batches, records, bytes, plain_bytes, bytes_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
 } el_metrics;
 
 struct el_queue {
@@ -133,7 +133,8 @@ struct el_queue {
     int64_t limit;               /* bytes of a batch, header included */
     int64_t capacity_hint;
     int64_t queued_bytes;
-    int32_t partition;
+    int64_t packed_max;          /* larger records sections are compressed by the thread */
+    int32_t partition, codec;
     int32_t batch_count;         /* unsettled batches */
     int8_t active;
     int8_t used;                 /* it has had a batch */
@@ -148,7 +149,7 @@ struct el_queue {
     int64_t checked_ns;          /* last write or check by the producer's thread */
     int64_t flush_ns;            /* upper bound of unsynced time; later the thread must sync */
     int64_t batch_bytes_max;     /* the thread rejects larger batches */
-    PyObject *target, *mutex, *writer, *config, *followers; /* for inline appends; NULL: disabled, or no followers */
+    PyObject *target, *mutex, *writer, *config, *followers, *packer; /* for inline appends; NULL: disabled, no followers, not compressed */
     el_append_call append; el_writer *raw; /* of the other extension: Python passes both addresses */
     el_together_call append_together; el_together *together; /* the same with followers */
 };
@@ -243,8 +244,8 @@ void el_header_write(uint8_t *head, const el_producer_batch *batch, int64_t size
 int el_queue_enter(el_queue *queue);
 void el_queue_leave(el_queue *queue);
 
-/* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the producer's thread must do it. Never
- * raises. */
+/* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the producer's thread must do it; -1 with the
+ * exception of a signal handler. */
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns);
 PyObject *el_open_direct(PyObject *queue, PyObject *args);
 PyObject *el_collect_inline(PyObject *queue, PyObject *unused);

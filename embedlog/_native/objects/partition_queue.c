@@ -40,7 +40,7 @@ static int queue_traverse(PyObject *object, visitproc visit, void *arg) {
     el_queue *self = (el_queue *)object;
     PyObject *owned[] = {EL_OBJECT(Py_TYPE(object)), EL_OBJECT(self->accumulator), self->topic, EL_OBJECT(self->first),
                          EL_OBJECT(self->unacknowledged), EL_OBJECT(self->next_active), self->target, self->mutex, self->writer, self->config,
-                         self->followers};
+                         self->followers, self->packer};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_VISIT(owned[i]);
     return 0;
 }

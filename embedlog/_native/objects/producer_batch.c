@@ -96,11 +96,13 @@ static int waiter_sleep(const el_producer_batch *batch, el_waiter *waiter, int64
     return 1;
 }
 
-/* Appends the batch in this thread, or hands it to the producer's thread. */
-static void batch_send(el_producer_batch *batch, int64_t limit_ns) {
-    if (el_direct_write(batch, limit_ns) || !batch->queue || batch->state != EL_OPEN) return;
+/* Appends the batch in this thread, or hands it to the producer's thread: 0, or -1 with the exception of a signal handler. */
+static int batch_send(el_producer_batch *batch, int64_t limit_ns) {
+    int written = el_direct_write(batch, limit_ns);
+    if (written || !batch->queue || batch->state != EL_OPEN) return written < 0 ? -1 : 0;
     batch->urgent = 1; /* while another thread appends, more records may be added to it */
     if (!batch->queue->busy) el_queue_seal(batch->queue);
+    return 0;
 }
 
 int el_batch_wait(el_producer_batch *batch, double timeout_s) {
@@ -115,7 +117,10 @@ int el_batch_wait(el_producer_batch *batch, double timeout_s) {
     }
     int64_t limit_ns = timeout_s < 0 || timeout_s > 1e9 ? INT64_MAX : el_now_ns() + (int64_t)(timeout_s * 1e9);
     Py_INCREF(EL_OBJECT(batch));
-    batch_send(batch, limit_ns);
+    if (batch_send(batch, limit_ns) < 0) {
+        Py_DECREF(EL_OBJECT(batch));
+        return -1;
+    }
     int answer = el_is_settled(batch) ? 1 : -1;
     el_waiter waiter = {batch->waiters, answer < 0 ? PyThread_allocate_lock() : NULL};
     if (waiter.lock) {

@@ -3,8 +3,7 @@
  * CTAILRECORDS-1  every length is checked against the available bytes: a checksum proves the written bytes, not their validity
  * CTAILRECORDS-2  a batch that is not plain (compressed, old format, damaged inside) gives None: the general path handles it and reports
  * CTAILRECORDS-3  control batches contain no records of the user; for a committed reader an abort marker gives None as well */
-#include "codec/record.h"
-#include "objects/objects.h"
+#include "objects/wire_record.h"
 
 static PyObject *bytes_of(const uint8_t *data, int32_t size) {
     return size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)data, size);
@@ -41,12 +40,12 @@ typedef struct {
     int committed;
 } el_record_taker;
 
-static int take_record(const el_record_taker *taking, const el_batch *batch, const el_wire_record *wire) {
+el_record *el_record_of_wire(PyObject *topic, int32_t partition, const el_batch *batch, const el_wire_record *wire) {
     int append_time = (batch->attributes & LOG_APPEND_TIME) != 0;
     el_record *record = el_record_alloc();
-    if (!record) return -1;
-    record->topic = Py_NewRef(taking->topic);
-    record->partition = taking->partition;
+    if (!record) return NULL;
+    record->topic = Py_NewRef(topic);
+    record->partition = partition;
     record->offset = batch->base_offset + wire->offset_delta;
     record->timestamp_ms = append_time ? batch->max_timestamp : (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)wire->timestamp_delta);
     record->timestamp_type = (int8_t)append_time;
@@ -54,8 +53,14 @@ static int take_record(const el_record_taker *taking, const el_batch *batch, con
     record->key = bytes_of(wire->key, wire->key_size);
     record->value = bytes_of(wire->value, wire->value_size);
     record->headers = headers_of(wire);
-    int rc = record->key && record->value && record->headers ? PyList_Append(taking->list, EL_OBJECT(record)) : -1;
-    Py_DECREF(record);
+    if (!record->key || !record->value || !record->headers) Py_CLEAR(record);
+    return record;
+}
+
+static int take_record(const el_record_taker *taking, const el_batch *batch, const el_wire_record *wire) {
+    el_record *record = el_record_of_wire(taking->topic, taking->partition, batch, wire);
+    int rc = record ? PyList_Append(taking->list, EL_OBJECT(record)) : -1;
+    Py_XDECREF(EL_OBJECT(record));
     return rc;
 }
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import Appended, AppendProgress, Bounds, DirectTarget
     from embedlog.partition.reader import Fetched as Fetched
     from embedlog.partition.split_points import SplitPoint as SplitPoint
-    from embedlog.partition.tail import Tail as Tail
+    from embedlog.partition.usual.tail import Tail as Tail
     from embedlog.types import OffsetAndTimestamp
 
 
@@ -75,7 +75,9 @@ class ReadableLog(WatchedLog, Protocol):
         isolation: str = "read_uncommitted",
         upto: int | None = None,
         pool: BufferPool | None = None,
-    ) -> Fetched: ...
+    ) -> Fetched:
+        """With `max_bytes` 0 only the batch that holds `offset`, if it can be read alone."""
+
     def tail(self, offset: int, isolation: str) -> Tail | None: ...
     def unread_bytes(self, offset: int) -> int | None: ...
     def epoch_end(self, epoch: int) -> tuple[int, int]: ...

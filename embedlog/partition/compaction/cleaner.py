@@ -148,7 +148,7 @@ class _Pass:
             chain = Chain(gaps_allowed=True)
             walk = segment.Walk(fd, path, chain, 0, info.size)
             for data, batches in walk.chunks():
-                self._cleaner.reader.check_epochs(path, batches, 0)
+                self._cleaner.reader.epochs.check(path, batches, 0)
                 yield data, batches
                 self.passed(len(data))
             if walk.end != info.size or (info.digested and chain.digest != info.digest):

@@ -195,10 +195,10 @@ class ReplicaLog:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
         with contextlib.suppress(*(() if self._state.context.read_only else log_epochs.DAMAGE)):
-            return self._reader.epoch_end(epoch)
+            return self._reader.epochs.end(epoch)
         with self.exclusive() as held:
             held.epochs()
-        return self._reader.epoch_end(epoch)
+        return self._reader.epochs.end(epoch)
 
     # ---- copies ----------------------------------------------------------------------------------
 

@@ -86,6 +86,19 @@ static void tail(const uint8_t *data, size_t size, uint8_t flags) {
     free(buffer);
 }
 
+/* One file as log, index and digests. */
+static void read_short(const uint8_t *data, size_t size, uint8_t flags) {
+    enum { BATCHES = 8 };
+    el_batch batches[BATCHES];
+    int fd = file_of(data, size);
+    el_short_read segment = {.base = flags & 1 ? (int64_t)size : 0, .size = (int64_t)size, .index_entries = flags & 2 ? (int64_t)size / 8 : 1,
+                             .log_fd = fd, .index_fd = fd, .digest_fd = flags & 16 ? fd : -1, .gapless = flags >> 5 & 1};
+    uint8_t *buffer = malloc(size + 1);
+    int64_t count = el_read_short(&segment, segment.base + (flags >> 6) * 7, buffer, (int64_t)size, batches, BATCHES);
+    DEMAND(count >= 0 ? count <= BATCHES && segment.row <= count : count == EL_ESPACE);
+    free(buffer);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     input in = {bytes, size};
     uint8_t flags = take_byte(&in), more = take_byte(&in);
@@ -103,6 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     for (int word = -1; word <= EL_WORDS; word++) el_page_word(page, word);
     if (more & 8) el_page_invalidate_producers(page);
     if (flags & 4) tail(in.data, in.size, more);
+    if (flags & 8) read_short(in.data, in.size, more);
     append(&in, flags);
     return 0;
 }

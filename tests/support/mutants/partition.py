@@ -86,7 +86,7 @@ def _entered_where_the_index_says(original, self, info, offset):
     return place, reading._Hint(info.base, place.position, -1, self._digests.seed(info, place))
 
 
-@replaces("no_epoch_check", "embedlog.partition.reader:Reader.check_epochs")
+@replaces("no_epoch_check", "embedlog.partition.checks.epoch_check:EpochCheck.check")
 def _any_epoch(original, self, path, batches, position):
     return None
 

@@ -1,0 +1,56 @@
+"""Python call of the read around one offset in `_core`.
+
+SHORTREAD-1  a result that is not a count of batches leaves the read to the general reader, which finds out why
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from embedlog._native._core import ffi, lib
+
+
+class Segment(NamedTuple):
+    """A segment as it was published, with its open files; `digest_fd` is -1 without digests."""
+
+    base: int
+    size: int
+    index_entries: int
+    digest: int
+    log_fd: int
+    index_fd: int
+    digest_fd: int
+    gapless: bool
+
+
+class Read(NamedTuple):
+    """`batch_count` batches from byte `position` on, `size` bytes, and the state of the digest comparison after them.
+
+    Row `row` is the batch that holds the offset. `epoch` is -1 if the batches have several leader epochs. With a count of 0 a
+    buffer of `size` bytes is needed.
+    """
+
+    batch_count: int
+    size: int
+    position: int
+    number: int
+    digest: int
+    row: int
+    first_offset: int
+    last_offset: int
+    epoch: int
+
+
+def read(segment: Segment, offset: int, buffer: Any, rows: Any) -> Read | None:
+    """Read the batch that holds `offset`, and what must be verified with it; None if the general reader must do it.
+
+    `rows` gets a BATCH row for each batch. **Threads:** any.
+    """
+    memory, batches = ffi.from_buffer("uint8_t[]", buffer), ffi.from_buffer("el_batch[]", rows)
+    out = ffi.new("el_short_read *", segment)
+    count = lib.el_read_short(out, offset, memory, len(memory), batches, len(batches))
+    if count > 0:
+        return Read(
+            count, out.need, out.position, out.number, out.chain.digest, out.row, out.first_offset, out.last_offset, out.epoch
+        )
+    return Read(0, out.need, -1, -1, 0, 0, 0, 0, 0) if count == lib.EL_ESPACE else None

@@ -1,0 +1,67 @@
+"""Compares leader epochs of batches with the epoch checkpoint of the partition.
+
+EPOCHCHECK-1  each batch carries the epoch that its offset belongs to; another epoch is damage (LOAD-6)
+EPOCHCHECK-2  the checkpoint is read again for an epoch that is newer than the known ones
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedlog.errors import CorruptRecordError
+from embedlog.format.record_batch import Batches
+from embedlog.partition.state import PartitionState
+from embedlog.storage import checkpoints, file_names
+
+
+class EpochCheck:
+    """The epochs of one partition, for its reader. Threads: any."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+        self._epochs: checkpoints.EpochCache | None = None
+
+    def forget(self) -> None:
+        self._epochs = None
+
+    def known(self, epoch: int) -> checkpoints.EpochCache:
+        """The epochs of the partition, with `epoch` if it exists."""
+        cache = self._epochs
+        if cache is None or cache.latest_epoch < epoch:
+            static = self._state.static
+            cache = static.epochs if static is not None else checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
+            self._epochs = cache
+        return cache
+
+    def end(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
+        now = self._state.published()
+        cache = self.known(now.epoch)
+        if not cache.entries and now.log_end > now.log_start:  # else a follower would be cut to the log start
+            raise CorruptRecordError("no leader epoch", path=self._state.path / file_names.EPOCHS)
+        return cache.end_offset(epoch, now.log_end)
+
+    def is_latest(self, epoch: int, base_offset: int) -> bool:
+        """Whether batches of this epoch from `base_offset` on are as `check` requires: the usual case, at little cost."""
+        latest = self.known(epoch).latest
+        return latest is None or (epoch == latest[0] and latest[1] <= base_offset)
+
+    def _wrong(self, batches: Batches) -> tuple[int, int] | None:
+        cache = self.known(int(batches["leader_epoch"][-1]))
+        return cache.disagreement(batches["base_offset"], batches["leader_epoch"])
+
+    def check(self, path: Path, batches: Batches, position: int) -> None:
+        """Raises CorruptRecordError for a batch with another epoch; `position` is that of the first batch in `path`."""
+        wrong = self._wrong(batches)
+        if wrong is not None and self._state.context.in_set:  # a follower stores epochs that its page does not show
+            self.forget()
+            wrong = self._wrong(batches)
+        if wrong is not None:
+            row, expected = wrong
+            raise CorruptRecordError(
+                checkpoints.OTHER_EPOCH,
+                path=path,
+                position=position + int(batches["position"][row]),
+                expected=expected,
+                found=int(batches["leader_epoch"][row]),
+            )

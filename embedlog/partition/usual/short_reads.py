@@ -1,0 +1,77 @@
+"""Reads one batch at an offset, with what must be compared with it, in one call.
+
+SHORT-1  only the usual case is served: an index entry whose chain digest is known, and whole batches of magic 2 up to the next
+    entry, as their appenders wrote them. In all other cases the answer is None
+SHORT-2  the caller ensures that the files belong to the segment, and compares epochs and generation, as after every read
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from embedlog._native import short_read
+from embedlog._numpy import np
+from embedlog.errors import StorageError
+from embedlog.format.record_columns import Batches, batch_dtype
+from embedlog.storage import file_names
+from embedlog.storage.descriptors import Handle, Handles
+
+if TYPE_CHECKING:
+    from embedlog.format.buffer_pool import BufferPool
+    from embedlog.storage.manifest import SegmentInfo
+
+READ_BYTES_MAX: Final = 1_100_000  # a larger read is left to the general reader
+BUFFER_BYTES: Final = 64 << 10  # of the first read; later ones begin with what was needed
+BATCHES_MAX: Final = 128  # of one index interval
+POOLED_BYTES_MIN: Final = 128 << 10  # smaller buffers cost less from the allocator
+FILES: Final = (file_names.LOG, file_names.INDEX, file_names.DIGESTS)
+
+
+class ShortRead(NamedTuple):
+    """The batches that were read, and what `found` says about them."""
+
+    found: short_read.Read
+    rows: Batches
+    data: memoryview
+
+
+class ShortReads:
+    """Short reads of one partition. Threads: any."""
+
+    def __init__(self, handles: Handles, directory: str) -> None:
+        self._handles, self._directory = handles, directory
+        self._opened: list[Handle] = []  # of the last read: opened again if they were closed
+        self._buffer_bytes = BUFFER_BYTES
+
+    def read(self, info: SegmentInfo, offset: int, pool: BufferPool | None) -> ShortRead | None:
+        """The batch of a segment that holds `offset`; None if the general reader must read it."""
+        handles, names = self._handles, FILES if info.digested else FILES[:2]
+        try:
+            opened = handles.acquire_together(self._directory, info.base, names, self._opened)
+        except StorageError:
+            return None
+        self._opened = opened
+        try:
+            fds = [handle.fd for handle in opened]
+            digest_fd = fds[2] if info.digested else -1
+            segment = short_read.Segment(
+                info.base, info.size, info.index_entries, info.digest, fds[0], fds[1], digest_fd, info.gapless
+            )
+            return self._read(segment, offset, pool)
+        finally:
+            handles.release_together(opened)
+
+    def _read(self, segment: short_read.Segment, offset: int, pool: BufferPool | None) -> ShortRead | None:
+        rows, buffer = np.empty(BATCHES_MAX, batch_dtype()), _memory(self._buffer_bytes, pool)
+        found = short_read.read(segment, offset, buffer, rows)
+        if found is not None and not found.batch_count and found.size <= READ_BYTES_MAX:
+            self._buffer_bytes = found.size + found.size // 8
+            buffer = _memory(self._buffer_bytes, pool)
+            found = short_read.read(segment, offset, buffer, rows)
+        if found is None or not found.batch_count:
+            return None
+        return ShortRead(found, rows[: found.batch_count], buffer[: found.size])
+
+
+def _memory(size: int, pool: BufferPool | None) -> memoryview:
+    return pool.lease(size).view if pool is not None and size >= POOLED_BYTES_MIN else memoryview(bytearray(size))
