@@ -1,6 +1,6 @@
 """A clock that a test controls: timestamps, retention, and the expiry of transactions, offsets and polls.
 
-TESTCLOCK-1  the clock stands still: it moves by `advance` and `set` only, so a test knows each timestamp
+TESTCLOCK-1  the clock moves by `advance` and `set` only, so a test knows each timestamp
 TESTCLOCK-2  it is the clock of this process and of all its logs; other processes, and the kernel's times of files, are real
 TESTCLOCK-3  waits, locks and heartbeats are real: a test that advances the clock waits for nothing, and expires no running member
 TESTCLOCK-4  the effect of an advance is complete when it returns, except for work of housekeeping: `Log.housekeep` does that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -375,7 +376,7 @@ def test_a_function_that_is_not_killed_fails_the_test(injected: Faults) -> None:
     with pytest.raises(AssertionError, match="without reaching this point: it returned"):
         injected.killed(lambda log: None, "after commit", "g")
     with pytest.raises(AssertionError, match=r"did not end within 0.1 s"):
-        injected.killed(lambda log: time.sleep(WAIT_S), "before commit", timeout=0.1)
+        injected.killed(lambda log: threading.Event().wait(WAIT_S), "before commit", timeout=0.1)
 
 
 # ---- the blocks ------------------------------------------------------------------------------------------------------
