@@ -135,7 +135,7 @@ CALLS: dict[str, Row] = {
     "subscribe(on_assign=)": (consumer(lambda made: made.subscribe(["orders"], on_assign=print)),
                               UnknownOptionError, ("on_assigned= is a callable",)),
     "commit(timeout_ms=)": (consumer(lambda made: made.commit(timeout_ms=5)),
-                            UnknownOptionError, ("Consumer.commit()", "in seconds")),
+                            UnknownOptionError, ("Consumer.commit()", "no timeout of its own", "default_api_timeout_ms")),
     "close(timeout_ms=)": (producer(lambda made: made.close(timeout_ms=5)),
                            UnknownOptionError, ("Producer.close()", "in seconds")),
     "seek(tp=)": (consumer(lambda made: made.seek(tp=5, offset=3)), UnknownOptionError, ("seek()", "partition, offset")),

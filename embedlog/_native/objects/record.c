@@ -222,8 +222,7 @@ static PyMemberDef record_members[] = {
 /* Names of other clients. A getter that raises costs nothing for other names, as a tp_getattro would. */
 static PyObject *record_get_absent(PyObject *object, void *hint) { return PyErr_SetString(PyExc_AttributeError, hint), NULL; }
 
-#define ABSENT(name, hint) \
-    {name, record_get_absent, NULL, "Absent: its AttributeError states what to use.", "a Record has no attribute " name "; " hint}
+#define ABSENT(name, hint) {name, record_get_absent, NULL, "Absent: its AttributeError states what to use.", "a Record has no " name "; " hint}
 
 static PyGetSetDef record_absent[] = {
     ABSENT("checksum", "the log checks every batch when it is read"),
