@@ -2,7 +2,7 @@
  *
  *   bare write PATH BYTES PIECE    pwrite BYTES in pieces into a fresh file; prints nanoseconds
  *   bare read PIECE WORKERS PATH...  pread every file in pieces on that many threads, CRC-32C of each piece on
- *                                  three streams; prints nanoseconds, bytes and the last checksum (so that nothing is optimised away)
+ *                                  three streams. Prints nanoseconds, bytes and the last checksum, so that nothing is optimised away
  *   bare wake SAMPLES              a process asleep on a futex is woken by another; prints p50 and p99 in nanoseconds
  *
  * Buffers are warm before the clock starts: page faults in them are not part of the ceiling.

@@ -1,7 +1,7 @@
 /* Reads the batches around one offset: index, digests, file and checks in one call, for a reader of few records.
  *
  * CSHORTREAD-1  every unusual case is left to the general reader; this file only recognises the usual case
- * CSHORTREAD-2  the read begins at an index entry whose chain digest is known, and ends where the digest is compared; a segment without
+ * CSHORTREAD-2  the read begins at an index entry whose chain digest is known, and ends where the digest is compared. A segment without
  *           digests is read from an entry to the next one
  * CSHORTREAD-3  an entry only selects the place. The checksum, the chain and the digest prove what is there */
 #include "codec/batch.h"

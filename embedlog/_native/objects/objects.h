@@ -244,8 +244,8 @@ void el_header_write(uint8_t *head, const el_producer_batch *batch, int64_t size
 int el_queue_enter(el_queue *queue);
 void el_queue_leave(el_queue *queue);
 
-/* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the producer's thread must do it; -1 with the
- * exception of a signal handler. */
+/* Appends all batches up to this one in the caller's thread: 1 if it is settled, 0 if the producer's thread must do it. It is -1 with
+ * the exception of a signal handler. */
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns);
 PyObject *el_open_direct(PyObject *queue, PyObject *args);
 PyObject *el_collect_inline(PyObject *queue, PyObject *unused);

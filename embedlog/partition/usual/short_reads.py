@@ -1,7 +1,7 @@
 """Reads one batch at an offset, with what must be compared with it, in one call.
 
-SHORT-1  only the usual case is served: an index entry whose chain digest is known, and whole batches of magic 2 up to the next
-    entry, as their appenders wrote them. In all other cases the answer is None
+SHORT-1  only the usual case is served: an index entry with a known chain digest, and whole batches of magic 2 up to the next
+    entry. All are as their appenders wrote them. In all other cases the answer is None
 SHORT-2  the caller ensures that the files belong to the segment, and compares epochs and generation, as after every read
 """
 
