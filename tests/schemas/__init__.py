@@ -1,0 +1,1 @@
+"""Tests of serializers with schemas and of their registry."""

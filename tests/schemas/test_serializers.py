@@ -165,7 +165,8 @@ def message_types() -> tuple[Any, Any, Any]:
     order.nested_type.add(name="Item").field.add(name="name", number=1, type=string, label=1)
     pool.Add(file)
     names = ("shop.User", "shop.Order", "shop.Order.Item")
-    return tuple(message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)  # type: ignore[return-value]
+    user, whole, item = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
+    return user, whole, item
 
 
 def test_messages_are_read_as_they_were_written(log: embedlog.Log, registry: SchemaRegistry) -> None:
