@@ -92,7 +92,7 @@ $(sort $(VENV)/.built .venv-demo/.built): %/.built: %/.tools $(NATIVE)
 $(VENV)/.built: EXTRAS_HERE = $(EXTRAS)
 $(VENV)/.built: SIZE_HERE = $(SIZE)
 $(VENV)/.built: BUILD_HERE = $(TEST_BUILD)
-.venv-demo/.built: EXTRAS_HERE = demo
+.venv-demo/.built: EXTRAS_HERE = arrow,demo
 .venv-demo/.built: BUILD_HERE = EMBEDLOG_TEST_BUILD=0
 
 install: $(VENV)/.built

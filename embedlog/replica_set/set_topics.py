@@ -5,7 +5,7 @@ SETTOPICS-1  the topics are those of the newest state that one copy of the decis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -61,6 +61,10 @@ class SetTopics:
             hint = f"did you mean {near[0]!r}?" if near else "create_topic() creates it"
             raise UnknownTopicOrPartitionError(f"topic {name!r} is unknown; {hint}")
         return found
+
+    def every_name(self) -> Iterable[str]:
+        """Names of all topics, without an order."""
+        return self._topics.keys()
 
     def names(self) -> list[str]:
         """Names of all topics, sorted, including internal ones."""

@@ -1,1 +1,5 @@
+<<<<<<< HEAD
 """Tests of serializers with schemas, and of the registry."""
+=======
+"""Tests of serializers with schemas and of their registry."""
+>>>>>>> main
