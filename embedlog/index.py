@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import codec, system
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches, batch_dtype
 from embedlog.storage import file_names, files, interval_digests

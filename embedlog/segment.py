@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import index
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Batches, Chain, Problem, scan
 from embedlog.storage import checkpoints, file_names, files, interval_digests

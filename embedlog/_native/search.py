@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native._core import ffi, lib
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

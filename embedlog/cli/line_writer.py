@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from embedlog import Batch
-from embedlog._numpy import np
 from embedlog.cli.record_format import Formatter
 
 PIECE_ROWS = 2048  # arrays of this many short rows stay in the processor's cache
@@ -41,6 +40,8 @@ class LineWriter:
 
 def plain_lines(batch: Batch, first: int, last: int, delimiter: bytes) -> memoryview:
     """The values of these rows, with the delimiter after each. REQUIRES no null among them."""
+    import numpy as np  # late: most verbs need no numpy
+
     offsets = batch.values.offsets[first : last + 1].astype(np.int64)
     data = batch.values.data[offsets[0] : offsets[-1]]
     count, width = last - first, len(delimiter)

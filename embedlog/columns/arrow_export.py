@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
 

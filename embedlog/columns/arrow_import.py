@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import _rows, system
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import InvalidRecordError
 from embedlog.format.record_columns import BytesColumn, Headers
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.config import keywords
 from embedlog.errors import ConfigError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.columns import arrow_import
 from embedlog.errors import InvalidRecordError
 from embedlog.format.buffer_pool import shared_pool

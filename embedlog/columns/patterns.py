@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from embedlog._native import search
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from embedlog._native._rows import Record
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.columns.arrow_export import ALL_COLUMNS
 from embedlog.columns.batch import record_of, records_of
 from embedlog.columns.chunks import Piece, Source

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL, Batches, decode_parts, markers
 
 Record = tuple[bytes, bytes | None]

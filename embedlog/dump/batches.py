@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from embedlog._native import codec
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.format.producer_state import add_sequence
 from embedlog.format.record_batch import CODEC_MASK, CONTROL, HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, batch_dtype
 from embedlog.storage import files

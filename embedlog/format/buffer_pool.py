@@ -12,7 +12,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Any
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

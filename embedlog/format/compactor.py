@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedlog._native import codec
 from embedlog._native.codec import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
 from embedlog.format.decoder import plain_section, too_large

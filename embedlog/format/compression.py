@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import snappy, zstd
 from embedlog.format.buffer_pool import shared_pool

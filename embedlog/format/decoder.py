@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import codec
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression, legacy
 from embedlog.format.buffer_pool import BufferPool, shared_pool

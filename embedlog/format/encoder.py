@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from embedlog._native import codec as native
 from embedlog._native._rows import encode_batch
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import InvalidRecordError, RecordTooLargeError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import BufferPool, shared_pool

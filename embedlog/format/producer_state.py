@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native import codec
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches

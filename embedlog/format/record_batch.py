@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import codec
 from embedlog._native._rows import encode_batch
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import legacy
 from embedlog.format.decoder import COLUMNS, Part, control_keys, decode, decode_parts, decode_some

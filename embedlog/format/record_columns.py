@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError, FencedError, InvalidRecordError, InvalidTransactionStateError, OutOfOrderSequenceError
 from embedlog.format.producer_state import Producer, ProducerState, add_sequence
 from embedlog.format.record_columns import TRANSACTIONAL, Batches, Sequenced, Stamp, batch_dtype, first_sequenced

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches
 
 if TYPE_CHECKING:

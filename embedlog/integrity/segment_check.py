@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import index
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError
 from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import Batches

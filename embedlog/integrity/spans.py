@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.segment import CHUNK_BYTES, Walk

@@ -6,7 +6,7 @@ Other units import eight modules of it:
 - `api`: the interfaces through which clients of an open log use a partition
 - `partition`: `Partition`, the facade, whose private members no other unit uses
 - `log_context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
-- `tail`: `Tail`, the state of a reader at the end of a partition
+- `usual.tail`: `Tail`, the state of a reader at the end of a partition
 - `replication.replica_log`: `ReplicaLog`, a partition as a replica (`Partition.replica`), and its refusals
 - `replication.replica_position`: the offsets of a replica, read without opening the partition
 - `pinned_segments`: `Pin`, a partition at one moment, for backups

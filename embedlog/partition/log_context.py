@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES

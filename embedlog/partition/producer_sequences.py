@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, OutOfOrderSequenceError, StorageError, in_file
 from embedlog.format import sequence_rules
 from embedlog.format.producer_state import Marker, ProducerState, add_sequence

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from embedlog import index
 from embedlog._native import system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, in_file
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_dtype, decode_some, joined, scan

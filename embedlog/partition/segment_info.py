@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from embedlog import index, segment
 from embedlog._native import system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format.aborted_transactions import ENTRY_SIZE
 from embedlog.format.record_batch import Batches, Chain, batch_dtype, joined

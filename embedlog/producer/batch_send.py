@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import system
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import (
     DurabilityError,
     InvalidRecordError,

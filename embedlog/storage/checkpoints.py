@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import file_names, files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import codec
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import HEADER_SIZE, Batches

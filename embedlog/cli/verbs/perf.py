@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 from embedlog import Producer, UnknownTopicOrPartitionError
-from embedlog._numpy import np
 from embedlog.cli.arguments import group_ids, matching, settings, topic_option
 from embedlog.cli.consumption import Consumption, batches, line, records
 from embedlog.cli.invocation import current, open_log, shared, verb
@@ -152,6 +151,8 @@ def _values(options: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _letters(size: int) -> Iterator[bytes]:
+    import numpy as np  # late: most verbs need no numpy
+
     random, rows = np.random.default_rng(0), max(1, BLOCK_BYTES // size)
     while True:
         block = random.integers(65, 91, rows * size, dtype=np.uint8).tobytes()
@@ -159,6 +160,8 @@ def _letters(size: int) -> Iterator[bytes]:
 
 
 def _chosen(given: list[bytes]) -> Iterator[bytes]:
+    import numpy as np  # late: most verbs need no numpy
+
     random = np.random.default_rng(0)
     while True:
         yield from (given[index] for index in random.integers(0, len(given), 1000).tolist())

@@ -15,8 +15,8 @@ from time import monotonic
 
 from embedlog import index, segment
 from embedlog._callbacks import Passed, Work
+from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction

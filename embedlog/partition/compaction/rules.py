@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE
 from embedlog.format.producer_state import NO_PRODUCER, Marker, Producer

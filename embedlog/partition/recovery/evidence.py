@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import segment
 from embedlog._callbacks import Work
+from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import Batches

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedlog import segment
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from embedlog._native import replication, system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import Leading, Replica
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.record_columns import CONTROL, Batches
 from embedlog.partition import markers, retention

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embedlog._native import replication, system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import LockTimeoutError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.format.record_columns import batch_dtype

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from embedlog import segment
 from embedlog._native import replication, system
+from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_NONE, Replica
 from embedlog._native.system import Published
-from embedlog._numpy import np
 from embedlog.errors import StorageError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE

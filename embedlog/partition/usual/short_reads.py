@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import short_read
-from embedlog._numpy import np
+from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
 from embedlog.format.record_columns import Batches, batch_dtype
 from embedlog.storage import file_names

@@ -1,6 +1,6 @@
 """Contains numpy, which is imported at its first use: that takes longer than a program needs to append its first record.
 
-NUMPY-1  a module of the package writes `from embedlog._numpy import np`, and uses numpy inside functions only
+NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside functions only
 """
 
 from __future__ import annotations
