@@ -15,7 +15,7 @@ Other units import eight modules of it:
 Order inside, from the bottom up. A module imports only modules before it.
 
 1. `interposer`, `log_context`, `segment_info`, `recovery/`, `state`
-2. `segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`,
+2. `segment_list`, `checks/`, `usual/`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`,
    `writer`
 3. `locked_partition`
 4. `stable_offset`, `roll`, `log_cut`, `failed_sync`, `compaction/swap`, `append_repair`
