@@ -234,11 +234,14 @@ class ReplicaHousekeeper(Housekeeper):
         except LockTimeoutError:
             raise
         except EmbedlogError as problem:
-            with self._choosing:
-                if jobs is not None and jobs not in self._by_directory.values():
-                    return
+            if jobs is not None and self._are_replaced(jobs):
+                return
             node = self._set.directories.blame(problem)
             if node is None:
                 raise
             self._set.directories.fail(node, problem)
             logger.warning("node %d failed during its housekeeping: %s", node, problem)
+
+    def _are_replaced(self, jobs: DirectoryJobs) -> bool:
+        with self._choosing:
+            return jobs not in self._by_directory.values()
