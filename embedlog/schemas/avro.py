@@ -6,9 +6,9 @@ AVRO-2  a parsed schema is kept for each id: an id never gets another schema (RE
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from embedlog import MissingExtraError
@@ -101,7 +101,7 @@ class AvroSerializer(Generic[T]):
         """The framed datum; None stays None."""
         if data is None:
             return None
-        written = io.BytesIO()
+        written = BytesIO()
         self._write(written, self._parsed, data if self._to_dict is None else self._to_dict(data))
         return framed(self._ids.of_topic(topic), written.getvalue())
 
@@ -144,7 +144,7 @@ class AvroDeserializer(Generic[T]):
         writer = self._writers.get(schema_id)
         if writer is None:
             writer = self._writers[schema_id] = self._writer(schema_id)
-        source = io.BytesIO(payload)
+        source = BytesIO(payload)
         datum = self._read(source, writer, self._reader)
         if source.tell() != len(payload):
             raise ValueError(f"{len(payload) - source.tell()} bytes after the datum of schema {schema_id}")

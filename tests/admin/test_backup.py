@@ -145,7 +145,7 @@ def test_a_copy_of_a_copy_and_a_copy_by_a_reader(log: embedlog.Log, tmp_path: Pa
 # ---- the directory of a broker ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["clean", "unclean"])
+@pytest.mark.parametrize("name", [pytest.param("clean", marks=pytest.mark.slow), "unclean"])
 def test_a_brokers_directory_is_copied_record_for_record(
     golden_copy: Callable[[str], Path], golden_expected: Expected, tmp_path: Path, name: str
 ) -> None:

@@ -299,6 +299,7 @@ def test_a_broker_serves_it_unchanged(written: Written, serving: oracle.Broker) 
     assert left == digests(written.directory, written.topics)
 
 
+@pytest.mark.slow
 def test_what_the_broker_adds_comes_back_to_us(written: Written, serving: oracle.Broker, tmp_path: Path) -> None:
     """The directory goes to a broker, which appends, and back again; our own files from before are stale then."""
     from confluent_kafka import Producer

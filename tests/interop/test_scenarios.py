@@ -82,6 +82,7 @@ def plain() -> list[Scenario]:
 
 
 PLAIN = plain()
+OF_ONE_CODEC = {"codec-gzip", "codec-lz4", "stored-gzip", "stored-lz4", "stored-snappy"}  # the others are in the fast suite
 
 
 def spread(tag: bytes, *partitions: int) -> list[Any]:
@@ -170,7 +171,9 @@ def compare(scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
         producer.close(0)
 
 
-@pytest.mark.parametrize("scenario", PLAIN, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [
+    pytest.param(each, marks=pytest.mark.slow) if each.name in OF_ONE_CODEC else each for each in PLAIN
+], ids=lambda scenario: scenario.name)  # fmt: skip
 def test_the_same_script_gives_the_same_log(scenario: Scenario, kafka_at: str, log: embedlog.Log) -> None:
     compare(scenario, kafka_at, log)
 

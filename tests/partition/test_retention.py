@@ -77,7 +77,8 @@ def test_the_name_of_a_new_segment_is_on_disk_before_the_old_ones_go(tmp_path: P
     shutil.rmtree(tmp_path / "log")
 
 
-@pytest.mark.parametrize("way", [pytest.param("by size", marks=pytest.mark.slow), "after delete_records"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["by size", "after delete_records"])
 def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_path: Path, way: str) -> None:
     """Any of the names that change may have reached the disk, and any not: those of old segments, and the active one's.
 

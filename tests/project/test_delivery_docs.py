@@ -97,7 +97,9 @@ def test_the_page_has_the_programs() -> None:
     assert set(programs()) == {"at_most_once", "at_least_once", "exactly_once"}
 
 
-@pytest.mark.parametrize("name", ["at_most_once", "at_least_once", "exactly_once"])
+@pytest.mark.parametrize(
+    "name", ["exactly_once", *(pytest.param(each, marks=pytest.mark.slow) for each in ("at_most_once", "at_least_once"))]
+)
 @pytest.mark.usefixtures("_fork_server")
 def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:
     path = prepared(tmp_path, name)

@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 import pytest
 
@@ -43,13 +43,47 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-Definition: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+class Docstring(NamedTuple):
+    """A docstring in its file."""
+
+    line: int
+    end_line: int
+    text: str
+
+
+class Facts(NamedTuple):
+    """What the rules ask of a module. The tree is not kept: it would slow each later garbage collection of the process."""
+
+    purpose: bool  # the module has a docstring
+    docstrings: tuple[Docstring, ...]
+    function_lines: dict[str, int]
+    sleep_lines: tuple[int, ...]
 
 
 @cache
-def nodes(path: Path) -> tuple[Definition | ast.Call, ...]:
-    """The definitions and calls of a module, the module first: all rules share one parse and one walk."""
-    return tuple(node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Definition | ast.Call))
+def facts(path: Path) -> Facts:
+    """One parse and one walk for all rules."""
+    module = ast.parse(path.read_text())
+    docstrings, function_lines, sleeps = [], {}, []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            named = node.func
+            if isinstance(named, ast.Attribute | ast.Name) and ast.unparse(named) in {"time.sleep", "sleep"}:
+                sleeps.append(node.lineno)
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstrings += docstring(node)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                function_lines[node.name] = max((node.end_lineno or 0) - node.lineno + 1, function_lines.get(node.name, 0))
+    return Facts(bool(docstring(module)), tuple(docstrings), function_lines, tuple(sleeps))
+
+
+def docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> list[Docstring]:
+    if not node.body or not isinstance(node.body[0], ast.Expr):
+        return []
+    value = node.body[0].value
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+        return []
+    return [Docstring(value.lineno, value.end_lineno or value.lineno, value.value)]
 
 
 def broken(rule: Callable[[Path], object], paths: Iterable[Path]) -> dict[str, object]:
@@ -65,9 +99,7 @@ def test_modules_have_few_lines() -> None:
 
 
 def long_functions(path: Path) -> dict[str, int]:
-    functions = (node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    lines = {node.name: node.end_lineno - node.lineno + 1 for node in functions if node.end_lineno is not None}
-    return {each: count for each, count in lines.items() if count > FUNCTION_LINES_MAX}
+    return {each: count for each, count in facts(path).function_lines.items() if count > FUNCTION_LINES_MAX}
 
 
 def test_functions_have_few_lines() -> None:
@@ -114,18 +146,12 @@ def test_nothing_is_left_for_later_and_no_machine_is_named() -> None:
 
 
 def test_a_module_begins_with_its_purpose() -> None:
-    assert broken(lambda path: docstring(nodes(path)[0]) is None, PYTHON) == {}
-
-
-def sleeps(path: Path) -> list[int]:
-    calls = (node.func for node in nodes(path) if isinstance(node, ast.Call))
-    named = (node for node in calls if isinstance(node, ast.Attribute | ast.Name))
-    return [node.lineno for node in named if ast.unparse(node) in {"time.sleep", "sleep"}]
+    assert broken(lambda path: not facts(path).purpose, PYTHON) == {}
 
 
 def test_no_test_sleeps() -> None:
     """A sleeping test is slow where the machine is fast and wrong where it is slow: wait for the event itself."""
-    assert broken(sleeps, sorted((ROOT / "tests").rglob("test_*.py"))) == {}
+    assert broken(lambda path: facts(path).sleep_lines, sorted((ROOT / "tests").rglob("test_*.py"))) == {}
 
 
 def test_the_front_door_is_sorted_and_true() -> None:
@@ -139,22 +165,10 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 QUOTED = re.compile(r"(?<!`)`([A-Za-z_][A-Za-z0-9_.]*)(?:\([^`]*\))?`(?!`)")
 
 
-def docstring(node: ast.AST) -> ast.Constant | None:
-    """The docstring of a definition, None for other nodes and without one."""
-    if not isinstance(node, Definition) or not node.body or not isinstance(node.body[0], ast.Expr):
-        return None
-    value = node.body[0].value
-    return value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
-
-
-def docstrings(path: Path) -> Iterator[ast.Constant]:
-    return (found for node in nodes(path) if (found := docstring(node)) is not None)
-
-
 def comments(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring and comment."""
-    for node in docstrings(path):
-        yield node.lineno, str(node.value)
+    for each in facts(path).docstrings:
+        yield each.line, each.text
     with path.open("rb") as file:
         tokens = tokenize.tokenize(file.readline)
         yield from ((token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT)
@@ -163,8 +177,8 @@ def comments(path: Path) -> Iterator[tuple[int, str]]:
 def words_of_code(path: Path) -> set[str]:
     """Every word of a module outside its docstrings and comments. The rest of a line after a # in a text is missing."""
     lines = path.read_text().splitlines()
-    for node in docstrings(path):
-        lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
+    for each in facts(path).docstrings:
+        lines[each.line - 1 : each.end_line] = [""] * (each.end_line - each.line + 1)
     return {word for line in lines for word in WORD.findall(line.partition("#")[0])}
 
 

@@ -35,6 +35,7 @@ def states_of(report: str) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.slow  # no code of the library: it changes with the model only
 def test_no_interleaving_of_the_small_scenarios_breaks_an_invariant(rng: random.Random) -> None:
     """Half of the scenarios and mutants; `test-faults` runs all."""
     report = check("--fast", "--piece", f"{rng.randrange(2)}/2", timeout_s=110)

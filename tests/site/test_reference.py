@@ -21,7 +21,7 @@ from tests.project.test_docs import BLOCK, name, program
 
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = sorted(REFERENCE.glob("*.md"))
-SLOW = {"errors", "integrations", "log", "scan", "sets"}  # seconds each: data frames, waits, and copies of replicas
+SLOW = {"errors", "integrations", "log", "scan", "sets", "types"}  # seconds each: data frames, waits, and copies of replicas
 IN_A_SESSION = {"spark"}  # run by tests/spark/test_spark.py
 DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 MODULES = (

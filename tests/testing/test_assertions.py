@@ -148,6 +148,7 @@ def test_a_choice_is_changed_where_another_expectation_needs_the_record(log: emb
     assert "missing: value='1'" in message(log, "many", [record(key="b"), record("1"), record("1")], in_order=False)
 
 
+@pytest.mark.slow
 def test_a_large_number_of_equal_records_is_matched(log: embedlog.Log) -> None:
     send(log, *((b"k", b"x") for _ in range(1500)), topic="many")
     assert_records(log, "many", ["x"] * 1500)

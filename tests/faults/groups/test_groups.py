@@ -16,7 +16,7 @@ ZOMBIES_FAST, ZOMBIES_LONG, ZOMBIES_PIECES = 5, 1000, 20
 ASSIGNORS = ["range", "cooperative-sticky", "sticky"]
 
 
-@pytest.mark.parametrize("assignor", ASSIGNORS[:2])
+@pytest.mark.parametrize("assignor", [ASSIGNORS[0], pytest.param(ASSIGNORS[1], marks=pytest.mark.slow)])
 def test_e15_no_partition_has_two_owners_and_nothing_is_skipped(
     nursery: Nursery, tmp_path: Path, seed: int, assignor: str
 ) -> None:

@@ -21,10 +21,10 @@ def _offsets_outlive_the_topic(original, self, topic, deadline_ns, is_deleted=la
 
 
 @replaces("many_housekeepers", "embedlog.admin.housekeeper:Housekeeper.by_hand")
-def _without_the_lock(original, self, deadline_ns):
+def _without_the_lock(original, self, deadline_ns, work):
     held, self.jobs.lock = self.jobs.lock, SimpleNamespace(hold=lambda _: contextlib.nullcontext())
     try:
-        original(self, deadline_ns)
+        original(self, deadline_ns, work)
     finally:
         self.jobs.lock = held
 

@@ -13,7 +13,7 @@ from tests.support.mutants.registry import replaces
 # ---- state and append --------------------------------------------------------------------------------
 
 
-@replaces("no_topic_id_check", "embedlog.partition.state:PartitionState._check_topic_locked")
+@replaces("no_topic_id_check", "embedlog.partition.state:PartitionState._check_topic")
 def _loaded_for_any_topic(original, self):
     return None
 

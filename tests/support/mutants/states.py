@@ -12,7 +12,7 @@ from tests.support.mutants.registry import replaces
 
 
 @replaces("no_duplicate_check", "embedlog.format.sequence_rules:_duplicates")
-def _no_batch_is_present(original, producer, stamp, rows):
+def _no_batch_is_present(original, producer, stamp, table):
     return 0
 
 
