@@ -24,12 +24,15 @@ HUGE_BYTES = 2 << 20  # blocks of at least this size get huge pages: one fault i
 
 
 class Block:
-    """One anonymous mapping."""
+    """One anonymous mapping. Raises MemoryError if there is none."""
 
     __slots__ = ("address", "memory", "size")
 
     def __init__(self, size: int) -> None:
-        self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(f"no {size} bytes for a buffer: {error}") from error
         self.size = size
         if size >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
             try:
@@ -86,19 +89,13 @@ class BufferPool:
         try:
             block = self._free[rounded].pop()
         except (KeyError, IndexError):
-            block = self._new(rounded)
+            block = Block(rounded)
         return Lease(np.asarray(_LeasedBlock(self, block, size)))
 
     @property
     def free_bytes(self) -> int:
         """Bytes of free blocks."""
         return sum(size * len(blocks) for size, blocks in list(self._free.items()))
-
-    def _new(self, size: int) -> Block:
-        try:
-            return Block(size)
-        except OSError as error:
-            raise MemoryError(f"no {size} bytes for a buffer: {error}") from error
 
     def _return_block(self, block: Block) -> None:
         # The sum may miss a block that another thread returns at the same time: it is a bound, not an account.

@@ -33,7 +33,7 @@ OLD_RULE = re.compile(r"\b[Rr]ules? \d")
 LOCAL_RULE = re.compile(r"^[ *]*[A-Z]{1,2}\d{1,2}  \S", re.MULTILINE)
 WRONG_KIP = re.compile(r"\bKIP(?:[ _]?\d|-\D)|\bkip-\d")
 
-STANDARDS = {"AVX", "CRC", "KIP", "MD", "RFC", "SHA", "UTF"}  # CRC-32, KIP-848, UTF-8: not rules
+STANDARDS = {"CRC", "KIP", "MD", "RFC", "SHA", "UTF"}  # CRC-32, KIP-848, UTF-8: not rules
 
 
 @cache
