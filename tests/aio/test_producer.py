@@ -168,7 +168,7 @@ def test_settings_are_checked_before_anything_is_awaited(log: embedlog.Log) -> N
         (["stat"], lambda producer: producer.send("t", b"v")),
         (["pwrite"], lambda producer: producer.flush()),
         (["stat"], lambda producer: producer.partitions_for("t")),
-        (["stat", "pwrite"], lambda producer: producer.send_batch("one", [b"v"])),
+        pytest.param(["stat", "pwrite"], lambda producer: producer.send_batch("one", [b"v"]), marks=pytest.mark.slow),
         (["pwrite"], lambda producer: producer.close()),
     ],
     ids=["send", "flush", "partitions_for", "send_batch", "close"],

@@ -58,6 +58,7 @@ def running(broker: oracle.Broker) -> oracle.Broker:
     return broker
 
 
+@pytest.mark.slow  # of the recorded results, which the fast tests use
 @pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.name)
 def test_a_real_kafka_still_tells_what_is_recorded(scenario: GroupScenario, running: oracle.Broker) -> None:
     compare(scenario, KafkaDriver(scenario, running, "recorded-").play(), RECORDED[scenario.name])

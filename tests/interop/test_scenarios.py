@@ -178,7 +178,9 @@ def test_the_same_script_gives_the_same_log(scenario: Scenario, kafka_at: str, l
     compare(scenario, kafka_at, log)
 
 
-@pytest.mark.parametrize("scenario", TRANSACTIONAL, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [
+    pytest.param(each, marks=pytest.mark.slow) if each.name in ("aborted", "timed-out") else each for each in TRANSACTIONAL
+], ids=lambda scenario: scenario.name)  # fmt: skip
 def test_the_same_transactions_give_the_same_log(scenario: Scenario, kafka_at: str, log: embedlog.Log) -> None:
     compare(scenario, kafka_at, log)
 

@@ -168,7 +168,7 @@ def test_what_cannot_be_written_at_exit_is_counted(tmp_path: Path) -> None:
     assert "7 records" in done.stderr
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("call", ["future.result()", "producer.flush()", "producer.close()", "future.exception(30)"])
 def test_a_signal_ends_a_wait_at_once_and_loses_nothing(tmp_path: Path, call: str, number: str) -> None:
     done = run_program(

@@ -44,7 +44,7 @@ def program(page: Path) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        page
+        pytest.param(page, marks=pytest.mark.slow) if page.parent.name in ("concepts", "porting") else page
         for page in PAGES
         if page not in (PROGRAMS, *ELSEWHERE) and page.parent != REFERENCE and BLOCK.search(page.read_text())
     ],
