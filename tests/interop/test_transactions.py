@@ -80,6 +80,7 @@ def shown(found: list[bytes | None]) -> list[object]:
     return [client.shown(value) for value in found]
 
 
+@pytest.mark.slow
 def test_dump_log_finds_nothing_wrong(kafka: None, written: Path) -> None:
     assert oracle.verify(written) > 8
     names = ",".join(str(path) for path in sorted(written.glob(f"{TOPIC}-*/*.txnindex")) + sorted(written.glob("*/*.snapshot")))

@@ -46,6 +46,7 @@ def test_the_core_checks_itself(tmp_path: Path) -> None:
     assert done.stdout.count("ok ") >= 14, done.stdout
 
 
+@pytest.mark.slow
 def test_a_build_for_production_has_no_fault_injection_and_no_mutants(tmp_path: Path) -> None:
     """Neither symbols nor texts; the core that these tests load has them all."""
     compiler = shutil.which(os.environ.get("CC", "cc"))

@@ -103,6 +103,7 @@ def test_a_misspelt_option_is_refused_with_the_right_one(tmp_path: Path, name: s
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.slow
 def test_make_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
     make = shutil.which("make")
     if make is None:

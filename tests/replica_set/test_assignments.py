@@ -219,6 +219,7 @@ def test_a_replica_that_was_added_again_is_not_removed(tmp_path: Path) -> None:
         assert not (tmp_path / "d1" / "t-0").exists()
 
 
+@pytest.mark.slow
 def test_a_removal_that_was_interrupted_is_completed(tmp_path: Path) -> None:
     nth = struck = 1
     while struck and nth < 20:  # later calls belong to the rest of the round
