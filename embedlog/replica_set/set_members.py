@@ -184,11 +184,12 @@ class SetMembers:
 
     def log_directories(self) -> list[LogDirectory]:
         """The open directories, by node."""
-        return [self._opened[node].directory.log_directory for node in sorted(self._opened)]
+        return [each.directory.log_directory for each in self.opened()]
 
     def opened(self) -> list[Opened]:
         """The open directories, by node."""
-        return [self._opened[node] for node in sorted(self._opened)]
+        present = self._opened.copy()  # one step: another thread may remove a directory meanwhile
+        return [present[node] for node in sorted(present)]
 
     def failure(self, directory: LogDirectory) -> str | None:
         """The reason for which an open directory is not used now."""
@@ -359,7 +360,7 @@ class SetMembers:
 
     def _renew_copies(self) -> None:
         """Begin damaged copies of the decision log again. A directory that fails returns first."""
-        used = {node: each.copy for node, each in self._opened.items() if self.directories.get(node) is not None}
+        used = {node: each.copy for node, each in self._opened.copy().items() if self.directories.get(node) is not None}
         for node, problem in damaged_copies(self.decisions, used).items():
             try:
                 self.renew_copy(node, problem)

@@ -321,3 +321,23 @@ def test_the_number_of_directories_and_racks_is_checked(tmp_path: Path) -> None:
         set_up.prepare_set([tmp_path / "d1"], deadline_ns=later(), racks=[])
     with pytest.raises(ReplicaSetError, match="UTF-8"):
         set_up.prepare_set([tmp_path / "d\udcff"], deadline_ns=later())
+
+
+class Removing(dict[int, Any]):
+    """The directories of a set while another thread removes node 2: it is listed, and then it is gone."""
+
+    def __getitem__(self, node: int) -> Any:
+        if node == 2:
+            raise KeyError(node)
+        return super().__getitem__(node)
+
+
+def test_a_removal_by_another_thread_does_not_disturb_a_list_of_directories(tmp_path: Path) -> None:
+    with embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], config={"housekeeping": False}) as log:
+        members = log._engine.set.members
+        present, members._opened = members._opened, Removing(members._opened)
+        try:
+            assert [each.node for each in members.opened()] == [1, 2, 3]
+            assert members.version() >= 0
+        finally:
+            members._opened = present
