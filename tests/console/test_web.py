@@ -8,12 +8,10 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.console.support import NEEDED
+from tests.support import browser
 
 pytest.importorskip("textual_serve", reason=NEEDED)
 DEADLINE_S = 60.0
@@ -106,44 +105,30 @@ def test_the_server_listens_on_the_given_address_only(known_log: Path) -> None:
 
 @pytest.mark.slow
 def test_a_real_browser_shows_the_log_and_its_keyboard_works(known_log: Path, tmp_path: Path) -> None:
-    selenium = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install 'embedlog[test]'")
-    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("no chromium and chromedriver: apt install chromium chromium-driver")
-    options = selenium.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,900"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    with tempfile.TemporaryDirectory(prefix="c", ignore_cleanup_errors=True) as own:  # short: it gets a socket
-        browser = selenium.Chrome(options=options, service=selenium.ChromeService(driver, env={**os.environ, "TMPDIR": own}))
-        try:
-            with served(known_log, "--interval", "0.2") as address:
-                browser.get(address)
-                screen = Browser(browser)
-                screen.shows("orders", "evil", "read-only")
-                assert "key=" not in browser.current_url
-                browser.find_element("css selector", "#terminal").click()
-                screen.press("3")
-                screen.shows("readers", "classic")
-                screen.press("d", "1", "d")
-                screen.shows("read-only: start with --write")
-                screen.press("2")
-                screen.shows("tombstone", "[bold]markup[/bold]", "␛[31mred")
-                assert b"\x1b]0;title" not in screen.output
-                assert browser.get_screenshot_as_file(str(tmp_path / "screen.png"))
-                screen.press("q")
-                screen.closed()
-                assert not screen.requests_elsewhere(address)
-        finally:
-            browser.quit()
+    with browser.started("--window-size=1400,900") as driven, served(known_log, "--interval", "0.2") as address:
+        driven.get(address)
+        screen = Browser(driven)
+        screen.shows("orders", "evil", "read-only")
+        assert "key=" not in driven.current_url
+        driven.find_element("css selector", "#terminal").click()
+        screen.press("3")
+        screen.shows("readers", "classic")
+        screen.press("d", "1", "d")
+        screen.shows("read-only: start with --write")
+        screen.press("2")
+        screen.shows("tombstone", "[bold]markup[/bold]", "␛[31mred")
+        assert b"\x1b]0;title" not in screen.output
+        assert driven.get_screenshot_as_file(str(tmp_path / "screen.png"))
+        screen.press("q")
+        screen.closed()
+        assert not screen.requests_elsewhere(address)
 
 
 class Browser:
     """What the terminal in a browser receives, and its keyboard."""
 
-    def __init__(self, browser: Any) -> None:
-        self._browser, self.output, self._requests = browser, b"", []  # type: ignore[var-annotated]
+    def __init__(self, driven: Any) -> None:
+        self._browser, self.output, self._requests = driven, b"", []  # type: ignore[var-annotated]
 
     def _read(self) -> None:
         for entry in self._browser.get_log("performance"):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+
+from tests.support.browser import started
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,21 +44,8 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    selenium = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install 'embedlog[test]'")
-    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("no chromium and chromedriver: apt install chromium chromium-driver")
-    options = selenium.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    with tempfile.TemporaryDirectory(prefix="c", ignore_cleanup_errors=True) as own:  # short: it gets a socket
-        started = selenium.Chrome(options=options, service=selenium.ChromeService(driver, env={**os.environ, "TMPDIR": own}))
-        try:
-            yield started
-        finally:
-            started.quit()
+    with started() as driven:
+        yield driven
 
 
 @pytest.fixture
