@@ -18,6 +18,8 @@ from tests.support import replica_logs
 def of_each_batch(partition: Partition) -> list[tuple[int, int]]:
     """The reference: every batch is read."""
     now, epochs = partition.published(), EpochCache()
+    if now.log_start == now.log_end:  # the last epoch of an empty log remains in the checkpoint
+        return checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries
     offset = now.log_start
     while offset < now.log_end:
         for row in partition.replica.read(offset, 1).batches:
