@@ -17,14 +17,13 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from embedlog._callbacks import Progress, Work
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
-from embedlog.coordination.groups.group_coordinator import Groups
 from embedlog.coordination.transactions.transaction_coordinator import Transactions
 from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
@@ -35,6 +34,9 @@ from embedlog.replica_set import set_up
 from embedlog.storage import files
 from embedlog.storage.liveness import Liveness
 from embedlog.topic import Topic, is_internal
+
+if TYPE_CHECKING:
+    from embedlog.coordination.groups.group_coordinator import Groups
 
 logger = logging.getLogger("embedlog")
 
@@ -78,16 +80,26 @@ class Engine:
         self.interposer: Interposer | None = None
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
+        self._groups: dict[None, Groups] = {}  # one, after its first use
         with contextlib.ExitStack() as undo:
             self._enter(paths, undo, create=create, alone=alone)
             self.transactions: Transactions = Transactions(self, self._liveness())
             undo.callback(self.transactions.close)
-            self.groups: Groups = Groups(self, self.transactions)
             undo.callback(self.close)
             for directory in self.directories:
                 directory.finish_deletions()
             _open_engines.add(self)
             undo.pop_all()
+
+    @property
+    def groups(self) -> Groups:
+        """The consumer groups. Their modules are imported at the first use: an opening does not need them."""
+        found = self._groups.get(None)
+        if found is None:
+            from embedlog.coordination.groups.group_coordinator import Groups
+
+            found = self._groups.setdefault(None, Groups(self, self.transactions))  # of two threads, one result counts
+        return found
 
     def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
         """Open the directories. `undo` closes them after an error."""

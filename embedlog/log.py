@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 from embedlog._callbacks import Progress, Work
 from embedlog.admin.administration import Administration
 from embedlog.admin.directory_engine import open_directory
-from embedlog.admin.groups import GroupAdmin
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.admin.replica_administration import ReplicaAdministration
 from embedlog.admin.topics import TopicAdmin
@@ -98,7 +97,6 @@ class Log(Administration, ReplicaAdministration):
         self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
         self._engine = engine
         self._topics = _replicated_topics(engine) if engine.replicated else TopicAdmin(engine)
-        self._groups = GroupAdmin(engine)
         if not self.read_only:
             self._housekeeper = _replica_housekeeper(engine) if engine.replicated else Housekeeper(engine)
             if self.config.housekeeping:

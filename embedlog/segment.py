@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from embedlog import index
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
-from embedlog.format.record_batch import Batches, Chain, Problem, scan
+from embedlog.format.record_batch import Batches, Chain, Head, Problem, scan, scan_heads
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
 if TYPE_CHECKING:
@@ -97,6 +97,20 @@ class Walk:
                 if got < len(chunk) or self.end + got >= self._size:
                     return  # the file ends inside this batch
                 want = max(scanned.need, 2 * want)
+
+    def heads(self) -> Iterator[list[Head]]:
+        """The batches without numpy, for a walk along few of them. REQUIRES no `records` and no `epochs`."""
+        want = CHUNK_BYTES
+        while self.end < self._size:
+            chunk = bytearray(min(want, self._size - self.end))
+            got = files.pread_into(self._fd, chunk, self.end, self._path)
+            found, consumed, need, self.problem = scan_heads(memoryview(chunk)[:got], self.chain, self.end)
+            self.end += consumed
+            if found:
+                yield found
+            if self.problem is not None or (not consumed and (got < len(chunk) or self.end + got >= self._size)):
+                return  # in the second case the file ends inside this batch
+            want = CHUNK_BYTES if consumed else max(need, 2 * want)
 
     def _compared(self, view: memoryview, batches: Batches) -> bool:
         if self._records is not None:
@@ -211,8 +225,8 @@ def first_timestamp(directory: Path, base: int, size: int) -> int:
     path = file_names.segment_path(directory, base)
     if size > 0:
         with files.opened(path) as fd:
-            for batches in Walk(fd, path, Chain(gaps_allowed=True), 0, size):
-                return int(batches["max_timestamp"][0])
+            for heads in Walk(fd, path, Chain(gaps_allowed=True), 0, size).heads():
+                return heads[0].max_timestamp
     return -1
 
 

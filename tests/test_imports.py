@@ -43,6 +43,18 @@ producer.send("events", b"value", key=b"key").result(timeout=30)""")
     assert len([name for name in found if name.startswith("embedlog")]) <= 185
 
 
+def test_a_description_of_a_closed_log_needs_neither_numpy_nor_groups(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log, log.producer() as producer:
+        log.create_topic("events")
+        for number in range(300):
+            producer.send("events", b"%0100d" % number)
+    found = imported(f"""
+import embedlog
+with embedlog.open({str(tmp_path / "log")!r}, read_only=True) as log:
+    assert log.describe_topic("events").partitions[0].high_watermark == 300""")
+    assert {"numpy", "asyncio", "lz4", "zstandard", "embedlog.group"}.isdisjoint(found)
+
+
 def test_every_public_name_is_found_on_first_use() -> None:
     program = "import embedlog\nfor name in embedlog.__all__: getattr(embedlog, name)\nfrom embedlog import *"
     assert "embedlog.aio.consumer" in imported(program)

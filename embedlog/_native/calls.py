@@ -410,7 +410,7 @@ def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1
     """
     end = ffi.new("int64_t *")
     rows = ffi.from_buffer("el_batch[]", batches)
-    count = int(lib.el_walk_headers(fd, base, position, size, rows, len(batches), end))
+    count = int(lib.el_walk_headers(fd, base, position, size, rows, len(rows), end))
     if count == lib.EL_ECORRUPT:
         raise CorruptRecordError("batch headers do not form a chain", position=position)
     if count < 0:

@@ -195,7 +195,7 @@ def scan(
     chain, problem, sizes = ffi.new("el_chain *"), ffi.new("el_problem *"), ffi.new("int64_t[2]")
     chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed = state
     rows = ffi.from_buffer("el_batch[]", batches)
-    count = lib.el_scan(view + start, len(view) - start, chain, rows, len(batches), sizes, sizes + 1, problem)
+    count = lib.el_scan(view + start, len(view) - start, chain, rows, len(rows), sizes, sizes + 1, problem)
     return int(count), int(sizes[0]), int(sizes[1]), (int(chain.next_offset), int(chain.epoch), int(chain.digest)), problem
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from embedlog.admin import transactions
-from embedlog.admin.groups import GroupAdmin, Scope
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
 from embedlog.engine import Engine
@@ -24,6 +23,7 @@ from embedlog.types import (
 )
 
 if TYPE_CHECKING:
+    from embedlog.admin.groups import GroupAdmin, Scope
     from embedlog.config.typed_options import TopicOptions
 
 
@@ -32,9 +32,13 @@ class Administration:
     """Topics and groups of an open log. Threads: every method may be called from any thread."""
 
     _topics: TopicAdmin
-    _groups: GroupAdmin
-
     _engine: Engine
+
+    @property
+    def _groups(self) -> GroupAdmin:
+        from embedlog.admin.groups import GroupAdmin  # late: an opening does not need the modules of groups
+
+        return GroupAdmin(self._engine)
 
     # ---- transactions ----------------------------------------------------------------------------
 

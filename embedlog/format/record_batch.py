@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import codec
@@ -24,16 +25,19 @@ from embedlog.format.record_columns import (
     CONTROL,
     HEADER_SIZE,
     LOG_APPEND_TIME,
+    ROW_BYTES,
     TRANSACTIONAL,
     Batches,
     BytesColumn,
     Columns,
     Decoded,
     EncodedRun,
+    Head,
     Headers,
     Stamp,
     Window,
     batch_dtype,
+    heads,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ __all__ = [
     "Columns",
     "Decoded",
     "EncodedRun",
+    "Head",
     "Headers",
     "Marker",
     "Part",
@@ -72,6 +77,7 @@ __all__ = [
     "markers",
     "partitions_of",
     "scan",
+    "scan_heads",
     "set_header_fields",
     "stamp",
     "stamp_offsets",
@@ -108,6 +114,10 @@ class Problem:
     expected: int | str | None = None
     found: int | str | None = None
 
+    def moved(self, size: int) -> Problem:
+        """The same problem, for bytes that begin so much later."""
+        return replace(self, position=self.position + size)
+
     @property
     def torn(self) -> bool:
         """Whether an incomplete write may be the cause. A valid batch with impossible offsets has another cause."""
@@ -138,25 +148,47 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
 
     **Threads:** any, each with its own chain.
     """
-    view = memoryview(buffer).cast("B")
-    start, need, problem = 0, 0, None
     parts: list[Batches] = []
-    left = len(view) if limit is None else limit
-    while left > 0 and problem is None and start < len(view):
-        rows = np.empty(min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1), batch_dtype())
-        count, consumed, need, problem = _scan_some(view, start, chain, rows)
+
+    def take(rows: Batches, count: int, start: int) -> None:
         parts.append(rows[:count])
         if start + position:
             rows["position"][:count] += start + position
+
+    consumed, need, problem = _scan_all(buffer, chain, limit, lambda count: np.empty(count, batch_dtype()), take)
+    return Scanned(joined(parts), consumed, None if problem is None else problem.moved(position), need)
+
+
+def scan_heads(buffer: Any, chain: Chain, position: int) -> tuple[list[Head], int, int, Problem | None]:
+    """As `scan`, without numpy: (heads of the batches, consumed, need, problem). For few batches."""
+    found: list[Head] = []
+
+    def take(rows: bytearray, count: int, start: int) -> None:
+        found.extend(heads(memoryview(rows)[: count * ROW_BYTES]))
+
+    consumed, need, problem = _scan_all(buffer, chain, None, lambda count: bytearray(count * ROW_BYTES), take)
+    return found, consumed, need, None if problem is None else problem.moved(position)
+
+
+def _scan_all(
+    buffer: Any, chain: Chain, limit: int | None, new: Callable[[int], Any], take: Callable[[Any, int, int], None]
+) -> tuple[int, int, Problem | None]:
+    """Checks batches: (consumed, need, problem). `new` makes memory for rows; `take(rows, count, start)` gets each part."""
+    view = memoryview(buffer).cast("B")
+    start, need, problem = 0, 0, None
+    left = len(view) if limit is None else limit
+    while left > 0 and problem is None and start < len(view):
+        row_count = min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1)
+        rows = new(row_count)
+        count, consumed, need, problem = _scan_some(view, start, chain, rows)
+        take(rows, count, start)
         start += consumed
         left -= count
-        if count < len(rows) and not consumed:
+        if count < row_count and not consumed:
             break
         if problem is None and need:
             break
-    if problem is not None:
-        problem = Problem(problem.position + position, problem.message, problem.expected, problem.found)
-    return Scanned(joined(parts), start, problem, need)
+    return start, need, problem
 
 
 def joined(parts: list[Batches]) -> Batches:
@@ -164,12 +196,13 @@ def joined(parts: list[Batches]) -> Batches:
     return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(part.data for part in parts), batch_dtype())
 
 
-def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
-    """One call of the C core, or one old message: (count, consumed, need, problem)."""
+def _scan_some(view: memoryview, start: int, chain: Chain, rows: Any) -> tuple[int, int, int, Problem | None]:
+    """One call of the C core, or one old message: (count, consumed, need, problem). `rows`: memory for batch rows."""
     state = (chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed)
     count, consumed, need, after, bad = codec.scan(view, start, state, rows)
     chain.next_offset, chain.epoch, chain.digest = after
     if bad.what == codec.LEGACY and count == 0:
+        rows = np.frombuffer(rows, batch_dtype())
         message = legacy.scan(view[start:], chain.next_offset, chain.segment_base, rows)
         if isinstance(message, legacy.Broken):
             return 0, 0, 0, Problem(start, message.what, message.expected, message.found)

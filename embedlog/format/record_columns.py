@@ -61,7 +61,9 @@ def batch_dtype() -> np.dtype[np.void]:
     )
 
 
+ROW_BYTES = 80  # of a row of `batch_dtype`
 _SEQUENCED = struct.Struct("<48xq4xi4xhh")  # some fields of `batch_dtype`
+_HEAD = struct.Struct("<12xiq8xq8xqi4xi12x")  # others
 
 
 class Sequenced(NamedTuple):
@@ -76,6 +78,22 @@ class Sequenced(NamedTuple):
 def first_sequenced(table: Any) -> Sequenced:
     """The fields of the first row in a buffer of batch rows: one row does not need numpy."""
     return Sequenced(*_SEQUENCED.unpack_from(table))
+
+
+class Head(NamedTuple):
+    """The fields of a batch row that a walk along a log reads."""
+
+    leader_epoch: int
+    base_offset: int
+    max_timestamp: int
+    producer_id: int
+    last_offset_delta: int
+    record_count: int
+
+
+def heads(table: Any) -> list[Head]:
+    """Fields of each row in a buffer of batch rows: a few rows do not need numpy."""
+    return list(map(Head._make, _HEAD.iter_unpack(table)))
 
 
 CODEC_MASK = 0x07

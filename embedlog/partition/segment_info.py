@@ -8,17 +8,17 @@ SEGMENTINFO-3  its largest timestamp is that of the batch that the last time-ind
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from embedlog import index, segment
 from embedlog._native import system
-from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.aborted_transactions import ENTRY_SIZE
-from embedlog.format.record_batch import Batches, Chain, batch_dtype, joined
-from embedlog.format.record_columns import OFFSET_MAX
+from embedlog.format.record_batch import Chain, Head
+from embedlog.format.record_columns import OFFSET_MAX, ROW_BYTES, heads
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, SegmentInfo, Start
 
@@ -117,52 +117,63 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
     )
     path = file_names.segment_path(directory, base)
     with files.opened(path) as fd:
-        rows = _rows(fd, path, base, offsets.entry[1] if offsets.entry is not None else 0, size)
-        if rows is None:
+        last = _heads(fd, path, base, offsets.entry[1] if offsets.entry is not None else 0, size)
+        if last is None:
             return FromFiles(info._replace(max_timestamp=-1, max_timestamp_offset=base, time_entries=0), None)
-        if times.entries and not _is_newest(info, rows, fd, path):
+        if times.entries and not _is_newest(info, last, fd, path):
             return None
-    return FromFiles(info, int(rows["base_offset"][-1] + rows["last_offset_delta"][-1]) + 1 if len(rows) else base)
+    return FromFiles(info, last[-1].base_offset + last[-1].last_offset_delta + 1 if last else base)
 
 
-def _is_newest(info: SegmentInfo, rows: Batches, fd: int, path: Path) -> bool:
-    """Whether the last time-index entry names a batch of its time, and none of the last batches (`rows`) is newer."""
+def _is_newest(info: SegmentInfo, last: list[Head], fd: int, path: Path) -> bool:
+    """Whether the last time-index entry names a batch of its time, and none of the `last` batches is newer."""
     entry = index.Time(info.max_timestamp, info.max_timestamp_offset)
-    if (rows["max_timestamp"][rows["records"] > 0] > entry.timestamp_ms).any():  # a cleaner leaves batches without records
+    if _newest(last) > entry.timestamp_ms:
         return False
-    found: Batches | None = rows
-    if info.index_entries and (not len(rows) or entry.offset < rows["base_offset"][0]):
+    found: list[Head] | None = last
+    if info.index_entries and (not last or entry.offset < last[0].base_offset):
         with files.opened(path.with_suffix(file_names.INDEX)) as opened:
             place = index.offset_floor(opened, info.index_entries, info.base, entry.offset)
-        found = _rows(fd, path, info.base, place.position, info.size, entry.offset)
-    return found is not None and entry.row(found) is not None
+        found = _heads(fd, path, info.base, place.position, info.size, entry.offset)
+    return found is not None and _names_a_batch(entry, found)
+
+
+def _names_a_batch(entry: index.Time, found: list[Head]) -> bool:
+    """Whether the batch with the offset of a time-index entry has its timestamp."""
+    at = bisect_right(found, entry.offset, key=lambda head: head.base_offset) - 1
+    if at < 0 or entry.offset > found[at].base_offset + found[at].last_offset_delta:
+        return False
+    return found[at].max_timestamp == entry.timestamp_ms
+
+
+def _newest(found: list[Head]) -> int:
+    """The largest timestamp of batches; -1 without any. A cleaner leaves batches without records: they have none."""
+    return max((head.max_timestamp for head in found if head.record_count > 0), default=-1)
 
 
 def newest_header(directory: Path, info: SegmentInfo) -> int:
     """The largest timestamp in the batch headers of a segment, which are all read; -1 if they cannot be read."""
     path = file_names.segment_path(directory, info.base)
     with files.opened(path) as fd:
-        rows = _rows(fd, path, info.base, 0, info.size)
-    return -1 if rows is None else int(rows["max_timestamp"][rows["records"] > 0].max(initial=-1))
+        return _newest(_heads(fd, path, info.base, 0, info.size) or [])
 
 
-def _rows(fd: int, path: Path, base: int, start: int, size: int, last: int = OFFSET_MAX) -> Batches | None:
+def _heads(fd: int, path: Path, base: int, start: int, size: int, last: int = OFFSET_MAX) -> list[Head] | None:
     """The headers of the batches from byte `start` on, at least up to the offset `last`; None if they cannot be read."""
     if not 0 <= start <= size:
         return None
-    parts: list[Batches] = []
-    at = start
+    found: list[Head] = []
+    rows, at = bytearray(HEADERS_AT_ONCE * ROW_BYTES), start
     try:
-        while at < size and (not parts or parts[-1]["base_offset"][-1] <= last):
-            rows = np.empty(HEADERS_AT_ONCE, batch_dtype())
+        while at < size and (not found or found[-1].base_offset <= last):
             count, at = system.walk_headers(fd, at, size, rows, base)
-            parts.append(rows[:count])
+            found += heads(memoryview(rows)[: count * ROW_BYTES])
     except CorruptRecordError:  # of an old format, or damaged
         walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size)
-        parts = list(walk)
+        found = [head for part in walk.heads() for head in part]
         if walk.problem is not None or walk.end < size:
             return None
-    return joined(parts) if parts else np.empty(0, batch_dtype())
+    return found
 
 
 def transactions_in(directory: Path, base: int) -> int:

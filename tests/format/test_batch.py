@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import xxhash
 
+from embedlog import segment
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Scanned, aborts, batch_dtype, markers, scan
+from embedlog.format.record_columns import ROW_BYTES
 from embedlog.segment import Walk
 from embedlog.storage import file_names
 from tests.support import oracle
@@ -34,6 +36,9 @@ EMPTIED = bytes.fromhex(
     "000000000000003c 00000031 00000007 02 09e3f8ba 0000 00000004 ffffffffffffffff 0000018bcfe56800"
     "0000000000000fa0 0002 00000011 00000000"
 )
+
+
+HEAD_FIELDS = ("leader_epoch", "base_offset", "max_timestamp", "producer_id", "last_offset_delta", "records")  # as in `Head`
 
 
 def chain_of(rows: int = 3, batches: int = 4) -> bytes:
@@ -285,3 +290,25 @@ def test_a_marker_with_a_broken_key_is_corruption(key: bytes) -> None:
     data = batch(0, [Row(b"", key)], attributes=0x30, producer_id=3)
     with pytest.raises(CorruptRecordError, match="key of a control record"):
         markers(data, scan(data, Chain()).batches)
+
+
+def test_a_walk_by_heads_is_the_walk_by_arrays(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole and damaged files, in one chunk and in several, from the start and from a later batch."""
+    monkeypatch.setattr(segment, "CHUNK_BYTES", 500)
+    whole = chain_of(batches=60)
+    starts = [0, len(chain_of(batches=20))]
+    for _ in range(60):
+        data = bytearray(whole[: rng.choice([len(whole), rng.randrange(len(whole))])])
+        if data and rng.random() < 0.5:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path = tmp_path / "00000000000000000000.log"
+        path.write_bytes(data)
+        start = rng.choice([each for each in starts if each <= len(data)])
+        with path.open("rb") as file:
+            arrays = Walk(file.fileno(), path, Chain(gaps_allowed=True), start, len(data))
+            by_arrays = [tuple(row[name] for name in HEAD_FIELDS) for part in arrays for row in part]
+            heads = Walk(file.fileno(), path, Chain(gaps_allowed=True), start, len(data))
+            by_heads = [tuple(head) for part in heads.heads() for head in part]
+        assert by_heads == by_arrays
+        assert (heads.end, heads.problem, heads.chain) == (arrays.end, arrays.problem, arrays.chain)
+    assert batch_dtype().itemsize == ROW_BYTES

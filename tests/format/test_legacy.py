@@ -13,7 +13,7 @@ import xxhash
 
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression, legacy
-from embedlog.format.record_batch import Chain, decode, scan
+from embedlog.format.record_batch import Chain, decode, scan, scan_heads
 from tests.support.batches import Row, batch
 
 Content = tuple[int, int, bytes | None, bytes | None]  # offset, timestamp, key, value
@@ -178,3 +178,13 @@ def test_inner_offsets_that_cannot_be_are_damage(magic: int, inner: tuple[int, .
             return
         with pytest.raises(CorruptRecordError, match="in a compressed message"):
             contents(data)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_heads_of_old_messages(magic: int) -> None:
+    data = b"".join(message(offset, b"v", magic=magic, timestamp=offset) for offset in range(5))
+    found, consumed, _, problem = scan_heads(data, Chain(gaps_allowed=True), 0)
+    rows = scan(data, Chain(gaps_allowed=True)).batches
+    assert [head.base_offset for head in found] == rows["base_offset"].tolist() == [0, 1, 2, 3, 4]
+    assert [head.max_timestamp for head in found] == rows["max_timestamp"].tolist()
+    assert (consumed, problem) == (len(data), None)

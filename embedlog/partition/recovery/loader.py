@@ -201,12 +201,14 @@ class _Loader:
         """Whether all batches from an index entry on are good, and the first one is the batch of the entry."""
         with files.opened(path) as fd:
             walk = segment.Walk(fd, path, chain, start, size)
-            for batches in walk:
+            for heads in walk.heads():  # few: an opening does not need numpy
                 if last_offset is not None:
-                    if int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) != last_offset:
+                    if heads[0].base_offset + heads[0].last_offset_delta != last_offset:
                         return False  # the index entry is wrong: read everything
                     last_offset = None
-                self._note_epochs(batches)
+                self.has_producers = self.has_producers or any(each.producer_id >= 0 for each in heads)
+                for each in heads:
+                    self._note_epoch(each.leader_epoch, each.base_offset)
         return walk.problem is None and walk.end == size and last_offset is None
 
     def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
@@ -270,11 +272,12 @@ class _Loader:
     def _note_epochs(self, batches: object) -> None:
         self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
-        latest = self.seen_epochs[-1][0] if self.seen_epochs else -1
         for epoch, base in zip(epochs, bases, strict=True):
-            if epoch > latest:
-                self.seen_epochs.append((epoch, base))
-                latest = epoch
+            self._note_epoch(epoch, base)
+
+    def _note_epoch(self, epoch: int, base: int) -> None:
+        if epoch > (self.seen_epochs[-1][0] if self.seen_epochs else -1):
+            self.seen_epochs.append((epoch, base))
 
     # ---- damage ----------------------------------------------------------------------------------
 
