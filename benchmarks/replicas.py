@@ -133,6 +133,8 @@ def catch_up(context: Context) -> Iterator[Outcome]:
         def rest() -> None:
             with follower.replica.exclusive() as held:
                 held.restart(0)
+            for each in follower.path.glob("*.deleted"):
+                each.unlink()  # as the bare copy: otherwise its unwritten pages slow the next round only
 
         def ceiling() -> float:
             return bare_copy(files, leading / "bare")
