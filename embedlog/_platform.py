@@ -8,7 +8,7 @@ setup.py refuses with the same words.
 
 from __future__ import annotations
 
-import platform
+import os
 import sys
 
 from embedlog.errors import UnsupportedPlatformError
@@ -18,10 +18,18 @@ MACHINES = frozenset({"x86_64", "aarch64"})  # as `uname -m` spells them
 
 def unsupported_reason(system: str = sys.platform, machine: str | None = None) -> str | None:
     """Why embedlog cannot run here, in one line, or None if it can."""
-    machine = platform.machine() if machine is None else machine
+    machine = _machine(system) if machine is None else machine
     if system.startswith("linux") and machine in MACHINES:
         return None
     return f"embedlog runs on Linux on x86-64 and arm64 only; this is {system} on {machine}"
+
+
+def _machine(system: str) -> str:
+    if system.startswith("linux"):
+        return os.uname().machine
+    import platform  # takes milliseconds, which each program would pay
+
+    return platform.machine()
 
 
 _unsupported_reason = unsupported_reason()

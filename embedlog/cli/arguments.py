@@ -9,13 +9,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 import embedlog
 from embedlog.cli.invocation import VARIABLE, Function, Invocation
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 def settings(given: Iterable[str], option: str) -> dict[str, str]:
@@ -68,6 +70,8 @@ def _completed(list_names: Callable[[embedlog.Log], list[str]]) -> Callable[...,
         places = list(given or filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
         if not places:
             return []
+        from click.shell_completion import CompletionItem  # for a completion only
+
         try:
             with embedlog.open(places[0] if len(places) == 1 else places, read_only=True) as log:
                 return [CompletionItem(name) for name in list_names(log) if name.startswith(incomplete)]

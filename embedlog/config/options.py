@@ -9,7 +9,6 @@ OPTION-4  no option is ignored: an accepted option has an effect. An unknown nam
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -258,7 +257,9 @@ def _spelled(value: object) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """A list of the most similar known name; empty if there is none."""
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    from difflib import get_close_matches  # for an error only
+
+    return get_close_matches(name, known, n=1, cutoff=0.6)
 
 
 def _checked(known: Option, key: str, value: object) -> Any:

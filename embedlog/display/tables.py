@@ -5,7 +5,6 @@ TABLES-1  every text is input: it is escaped, made one line of printable charact
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -39,13 +38,14 @@ def counted(count: int, noun: str) -> str:
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table; one without a head is a list."""
+    from html import escape  # with all entities of HTML: an opening imports this module, and makes no table
 
     def row(tag: str, cells: Iterable[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
     heading = f"<thead>{row('th', head)}</thead>" if head else ""
     body = "".join(row("td", each) for each in rows)
-    return f"<table><caption>{html.escape(title)}</caption>{heading}<tbody>{body}</tbody></table>"
+    return f"<table><caption>{escape(title)}</caption>{heading}<tbody>{body}</tbody></table>"
 
 
 def shortened(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -7,7 +7,6 @@ SEGMENTINFO-3  its largest timestamp is that of the batch that the last time-ind
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_right
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -239,7 +238,11 @@ def published_after(
 
 def published_empty(now: Published, base: int, jitter_ms: int) -> Published:
     """The tuple with a new, empty active segment at `base`."""
-    jitter = random.randrange(jitter_ms) if jitter_ms > 0 else 0
+    jitter = 0
+    if jitter_ms > 0:
+        from random import randrange  # few topics need it
+
+        jitter = randrange(jitter_ms)
     return now._replace(
         segment_base=base,
         segment_size=0,

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,7 +196,7 @@ class Syncer:
         found = page.word(system.WORD_SYNC_OWNER)
         if self._is_own_intent(found):
             return
-        intent = os.getpid() | secrets.randbits(31) << 32  # not the pid alone: another process may get it
+        intent = os.getpid() | int.from_bytes(os.urandom(4)) >> 1 << 32  # not the pid alone: another process may get it
         if found:
             self._intent = 0
             page.set(system.WORD_SYNC_OWNER, intent)

@@ -11,7 +11,6 @@ CONTROLPAGE-4  the durable record is stored after the sync that it describes, so
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from functools import cache
@@ -33,7 +32,7 @@ def boot_number() -> int:
         text = _BOOT_ID.read_text(encoding="ascii")
     except OSError:
         text = ""  # no such file: every opening then counts as one after a reboot
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") if text else 0
+    return _hashed(text.encode()) if text else 0
 
 
 def cache_number(path: Path) -> int:
@@ -46,7 +45,11 @@ def cache_number(path: Path) -> int:
     boot, mount = boot_number(), system.mount_id(os.fspath(path))
     if not boot or mount < 0:
         return 0
-    return int.from_bytes(hashlib.sha256(b"%d %d" % (boot, mount)).digest()[:7], "big") if mount else boot
+    return _hashed(b"%d %d" % (boot, mount)) if mount else boot
+
+
+def _hashed(text: bytes) -> int:
+    return codec.xxh3_64(text, 0) >> 8  # a word of a page is signed. hashlib loads OpenSSL, which each program would pay
 
 
 class PageFile:

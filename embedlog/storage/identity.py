@@ -10,7 +10,6 @@ IDENTITY-4  embedlog's mark is signed. A broker deletes the mark at its start, a
 from __future__ import annotations
 
 import base64
-import hashlib
 import itertools
 import json
 import logging
@@ -48,7 +47,9 @@ def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 
 def id_of_name(name: str) -> str:
     """An identity derived from the name, always the same: for callers that may not write an id for a topic that has none."""
-    tries = (hashlib.sha256(f"{number} {name}".encode()).digest() for number in itertools.count())
+    from hashlib import sha256  # loads OpenSSL
+
+    tries = (sha256(f"{number} {name}".encode()).digest() for number in itertools.count())
     return new_id(lambda size: next(tries)[:size])
 
 

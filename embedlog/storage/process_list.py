@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import pwd
 import re
 import struct
@@ -37,7 +36,7 @@ PURPOSES = {
 }
 _PAGES = (file_names.PAGE, file_names.CONTROL)
 _KINDS = {"READ": "shared", "WRITE": "exclusive"}
-_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(os.uname().machine, -1)
 _FUTEX_WAITV = 449  # on every architecture
 _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 _OPERATION = 0x7F

@@ -68,7 +68,12 @@ with embedlog.open(sys.argv[1], read_only=True) as log:
 
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64"), ("win32", "AMD64")])
 def test_elsewhere_it_says_so_in_one_line(system: str, machine: str) -> None:
-    program = f"import platform, sys; sys.platform = {system!r}; platform.machine = lambda: {machine!r}; import embedlog"
+    program = f"""
+import os, platform, sys, types
+sys.platform = {system!r}
+platform.machine = lambda: {machine!r}
+os.uname = lambda: types.SimpleNamespace(machine={machine!r})
+import embedlog"""
     last = python(program).stderr.splitlines()[-1]
     assert last.startswith("embedlog.errors.UnsupportedPlatformError: embedlog runs on Linux on x86-64 and arm64 only")
     built = python(f"import platform, runpy; platform.machine = lambda: {machine!r}\nrunpy.run_path('setup.py')", cwd=ROOT)
