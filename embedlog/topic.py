@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError
@@ -161,13 +161,12 @@ def _are_numbers(topic: Topic, numbers: Sequence[int]) -> bool:
 # ---- the file ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Content:
+class _Content(NamedTuple):
     """The content of the file at one read."""
 
     generation: int = 0
-    topics: Mapping[str, Topic] = field(default_factory=dict)
-    others: Mapping[str, Any] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = MappingProxyType({})
+    others: Mapping[str, Any] = MappingProxyType({})
 
 
 class TopicRegistry:

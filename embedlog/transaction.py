@@ -13,7 +13,6 @@ TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -78,8 +77,7 @@ class Beginning(NamedTuple):
 TopicPartition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The newest record of a transactional id."""
 
     producer_id: int
@@ -122,8 +120,7 @@ def initialize(
     if old.status not in SETTLED:
         return Refusal.CONCURRENT_TRANSACTIONS
     fresh = old.epoch >= EPOCH_LAST
-    return replace(
-        old,
+    return old._replace(
         producer_id=new_id if fresh else old.producer_id,
         previous_id=old.producer_id if fresh else old.previous_id,
         epoch=0 if fresh else old.epoch + 1,
@@ -151,9 +148,8 @@ def register(
         return Refusal.CONCURRENT_TRANSACTIONS
     if old.status is Status.ONGOING:
         wanted = old.partitions.union(partitions)
-        return old if wanted == old.partitions else replace(old, partitions=wanted, updated_ms=now.wall_ms)
-    return replace(
-        old,
+        return old if wanted == old.partitions else old._replace(partitions=wanted, updated_ms=now.wall_ms)
+    return old._replace(
         status=Status.ONGOING,
         partitions=frozenset(partitions),
         updated_ms=now.wall_ms,
@@ -201,7 +197,7 @@ def abort_abandoned(old: Transaction | None, seen: Transaction, next_id: int, no
     """Abort an abandoned transaction; None if it is not the same transaction now. This fences its owner."""
     if old is None or old.status is not Status.ONGOING or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch):
         return None
-    return replace(_prepared(old, False, next_id, now), owner=None)
+    return _prepared(old, False, next_id, now)._replace(owner=None)
 
 
 def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transaction | None:
@@ -209,8 +205,7 @@ def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transac
     if old is None or (old.status, old.producer_id, old.epoch) != (seen.status, seen.producer_id, seen.epoch):
         return None
     rolled = seen.next_id != NO_ID
-    return replace(
-        old,
+    return old._replace(
         status=Status.COMPLETE_COMMIT if seen.decision == "commit" else Status.COMPLETE_ABORT,
         producer_id=seen.next_id if rolled else seen.producer_id,
         previous_id=seen.producer_id,
@@ -223,8 +218,7 @@ def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transac
 
 
 def _prepared(old: Transaction, commit: bool, next_id: int, now: Moment) -> Transaction:
-    return replace(
-        old,
+    return old._replace(
         status=Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
         epoch=old.epoch + 1,
         next_id=next_id if old.epoch >= EPOCH_LAST else NO_ID,
@@ -253,7 +247,7 @@ def raise_epoch(old: Transaction, producer_id: int, epoch: int, now: Moment) -> 
     """Raise the epoch to one that a partition has stored: records of this id with that epoch were lost."""
     if old.status not in SETTLED or old.producer_id != producer_id or epoch <= old.epoch:
         return old
-    return replace(old, epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
+    return old._replace(epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
 
 
 def following(state: Transaction) -> tuple[int, int]:

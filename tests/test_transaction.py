@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -33,8 +32,8 @@ def state(status: Status, epoch: int = 3, **fields: object) -> Transaction:
     open_ = status in (Status.ONGOING, *rules.PREPARED)
     known = Transaction(ID, epoch, 60_000, status, frozenset({T0}) if open_ else frozenset(), owner=MINE)
     if status is Status.ONGOING:
-        known = replace(known, began=Beginning(NOW.boot, NOW.monotonic_ns), started_ms=NOW.wall_ms)
-    return replace(known, **fields)  # type: ignore[arg-type]
+        known = known._replace(began=Beginning(NOW.boot, NOW.monotonic_ns), started_ms=NOW.wall_ms)
+    return known._replace(**fields)  # type: ignore[arg-type]
 
 
 # ---- InitPid -------------------------------------------------------------------------------------
@@ -187,14 +186,14 @@ def test_the_last_epoch_ends_in_a_new_producer_id() -> None:
 
 def test_a_completion_needs_that_same_decision() -> None:
     seen = state(Status.PREPARE_COMMIT)
-    for other in (None, state(Status.PREPARE_COMMIT, 4), state(Status.PREPARE_ABORT), replace(seen, producer_id=1),
+    for other in (None, state(Status.PREPARE_COMMIT, 4), state(Status.PREPARE_ABORT), seen._replace(producer_id=1),
                   state(Status.ONGOING), state(Status.EMPTY)):  # fmt: skip
         assert rules.complete(other, seen, NOW) is None
 
 
 def test_a_transaction_is_given_up_only_while_it_is_that_same_one() -> None:
     seen = state(Status.ONGOING)
-    for other in (None, state(Status.ONGOING, 4), replace(seen, producer_id=1), state(Status.PREPARE_COMMIT, 4)):
+    for other in (None, state(Status.ONGOING, 4), seen._replace(producer_id=1), state(Status.PREPARE_COMMIT, 4)):
         assert rules.abort_abandoned(other, seen, NEW_ID, NOW) is None
 
 
@@ -205,7 +204,7 @@ def test_a_transaction_is_given_up_only_while_it_is_that_same_one() -> None:
 ])  # fmt: skip
 def test_when_a_transaction_is_forsaken(change: dict[str, object], alive: bool, after_ns: int, expected: bool) -> None:
     later = NOW._replace(monotonic_ns=NOW.monotonic_ns + after_ns)
-    assert rules.is_abandoned(replace(state(Status.ONGOING), **change), alive, later) is expected  # type: ignore[arg-type]
+    assert rules.is_abandoned(state(Status.ONGOING)._replace(**change), alive, later) is expected  # type: ignore[arg-type]
 
 
 def test_no_wall_clock_ends_a_transaction() -> None:

@@ -281,7 +281,7 @@ class _Copier:
         meta = identity.read_meta(root)
         target.note(target.root / file_names.META_PROPERTIES)
         if meta is not None:
-            identity.write_meta(target.root, replace(meta, directory_id=identity.new_id()), target.mode)
+            identity.write_meta(target.root, meta._replace(directory_id=identity.new_id()), target.mode)
         else:
             identity.ensure_meta(target.root, target.mode)
         target.close()

@@ -220,7 +220,7 @@ def cut(piece: Piece, start: int, stop: int) -> Piece:
     """Some rows of a piece, without a copy."""
     if start == 0 and stop == piece.count:
         return piece
-    headers = None if piece.headers is None else replace(piece.headers, starts=piece.headers.starts[start : stop + 1])
+    headers = None if piece.headers is None else piece.headers._replace(starts=piece.headers.starts[start : stop + 1])
     return Piece(
         stop - start,
         slice_column(piece.values, start, stop),

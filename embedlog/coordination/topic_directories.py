@@ -19,9 +19,11 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from embedlog import _logging
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError
@@ -38,11 +40,10 @@ _NOT_TOPICS = ("remote-log-index-cache",)
 _logger = logging.getLogger("embedlog")
 
 
-@dataclass(frozen=True)
-class Directories:
+class Directories(NamedTuple):
     """The content of a log directory, by the forms of Kafka's names; `unknown` is everything else."""
 
-    live: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)
+    live: Mapping[str, Mapping[int, Path]] = MappingProxyType({})
     deleted: tuple[Path, ...] = ()
     future: tuple[Path, ...] = ()
     stray: tuple[Path, ...] = ()
@@ -260,8 +261,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
 # ---- recovery of topics ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RegistryChanges:
+class RegistryChanges(NamedTuple):
     """The changes of the registry that the directories require."""
 
     topics: tuple[Topic, ...] = ()

@@ -9,8 +9,7 @@ ENCODER-3  inconsistent columns, or columns that change meanwhile, raise Invalid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native import codec as native
 from embedlog._native._rows import encode_batch
@@ -59,8 +58,7 @@ def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list
 # ---- encode --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """The parameters of a run."""
 
     codec: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native import codec
@@ -105,8 +105,7 @@ class Chain:
     segment_base: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """The reason why a scan stopped: the position of the invalid batch (RECORDBATCH-3), a message, and the facts."""
 
     position: int
@@ -116,7 +115,7 @@ class Problem:
 
     def moved(self, size: int) -> Problem:
         """The same problem, for bytes that begin so much later."""
-        return replace(self, position=self.position + size)
+        return self._replace(position=self.position + size)
 
     @property
     def torn(self) -> bool:
@@ -127,8 +126,7 @@ class Problem:
 _IMPOSSIBLE_OFFSETS = (codec.PROBLEM_TEXTS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(NamedTuple):
     """Valid batches, their total size, and the reason why the scan ended.
 
     If `problem` is None, the rest is empty, the limit was reached, or the rest begins a batch with `need` bytes (0: size

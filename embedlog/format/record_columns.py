@@ -102,8 +102,7 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRun:
+class EncodedRun(NamedTuple):
     """Consecutive sealed batches, before they are stamped: base offsets begin at 0, the epoch is 0.
 
     `table` has the bytes of a batch row for each, with positions within `buffer`. The run owns both, and may be stamped in place.
@@ -172,8 +171,7 @@ class BytesColumn:
         return cls(data, offsets, validity)
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(NamedTuple):
     """Headers of all rows: row r has the headers `starts[r]` up to `starts[r + 1]`. Keys are UTF-8 and never null."""
 
     starts: NDArray[np.int32]
@@ -206,8 +204,7 @@ class Decoded:
     headers: Headers | None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Limits of the selected records: starts inclusive, ends exclusive."""
 
     start_offset: int = OFFSET_MIN

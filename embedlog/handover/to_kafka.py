@@ -112,7 +112,7 @@ def _write_metadata(made: Plan, mode: int) -> None:
         if files.mkdir(each, files.directory_mode(mode), exist_ok=True):
             files.sync_directory(each.parent)
     if read_meta(made.metadata) is None:
-        write_meta(made.metadata, replace(made.meta, directory_id=new_id(), others={}), mode)
+        write_meta(made.metadata, made.meta._replace(directory_id=new_id(), others={}), mode)
     version = _partition_version(made)
     epoch = max(made.log.epoch, 1)
     data = metadata_log.snapshot(made.image.values(version), made.log.raft, epoch, time.time_ns() // 1_000_000)

@@ -18,7 +18,6 @@ import contextlib
 import logging
 import os
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -93,13 +92,13 @@ class SetGrowth:
         found = members.found_in(path)
         adoption.check_new(found, state.cluster_id)
         if found.meta is not None and found.meta.directory_id is not None:
-            planned = replace(planned, directory_id=found.meta.directory_id)
+            planned = planned._replace(directory_id=found.meta.directory_id)
         if found.membership is not None and found.membership.own.node > state.highest_node:
-            planned = replace(planned, node=found.membership.own.node)
+            planned = planned._replace(node=found.membership.own.node)
         every = (*_members_of(state, self._members), planned)
         own = Membership(state.cluster_id, planned.node, uuid.uuid4(), every, cluster_generation=state.generation)
         if found.membership is not None:
-            own = replace(own, registration_id=found.membership.registration_id, generation=found.membership.generation)
+            own = own._replace(registration_id=found.membership.registration_id, generation=found.membership.generation)
         mode = self._config.file_mode
         others = found.meta.others if found.meta is not None else {}
         write_meta(path, MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others), mode)

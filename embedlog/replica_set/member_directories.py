@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -104,8 +103,8 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
 def with_rack(opened: Opened, rack: str | None) -> Opened:
     """The directory with another rack, which its registration stores."""
     own = opened.entered.membership
-    every = tuple(replace(member, rack=rack) if member.node == own.node else member for member in own.members)
-    return opened._replace(entered=opened.entered._replace(membership=replace(own, members=every)))
+    every = tuple(member._replace(rack=rack) if member.node == own.node else member for member in own.members)
+    return opened._replace(entered=opened.entered._replace(membership=own._replace(members=every)))
 
 
 def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -30,8 +30,7 @@ _REMEDY = "restore the file from another copy of the directory; without it the d
 _FILE = JsonFile("members", "the directories of a set of replicas; written by embedlog, change them through it", VERSION, _REMEDY)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One directory of a set. A directory with `replicas=False` is a witness: it votes and has no partitions of topics."""
 
     node: int
@@ -40,11 +39,10 @@ class Member:
     rack: str | None = None
     voter: bool = True
     replicas: bool = True
-    others: Mapping[str, Any] = field(default_factory=dict)  # unknown fields of a newer version
+    others: Mapping[str, Any] = MappingProxyType({})  # unknown fields of a newer version
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(NamedTuple):
     """The content of `embedlog.replicas`.
 
     `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of its last registration in the
@@ -60,7 +58,7 @@ class Membership:
     alone: bool = False
     cluster_generation: int = 0
     generation: int = 0
-    others: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def own(self) -> Member:
@@ -88,7 +86,7 @@ def read(directory: Path) -> Membership | None:
 
 def write(directory: Path, membership: Membership, mode: int = 0o666) -> Membership:
     """Replace the file durably; the written content. REQUIRES the open lock of the directory."""
-    new = replace(membership, generation=membership.generation + 1)
+    new = membership._replace(generation=membership.generation + 1)
     files.write_atomically(directory / REPLICAS, encode(new), mode)
     return new
 

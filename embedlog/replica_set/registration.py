@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -190,9 +189,9 @@ def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666
         if found is None or found.node not in state.nodes:
             return found
         own = state.nodes[found.node]
-        new = replace(found, members=members_of(state, found), cluster_generation=state.generation)
+        new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
         if own.incarnation == found.registration_id:
-            new = replace(new, registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
+            new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
         return found if new == found else members.write(directory, new, mode)
 
 

@@ -14,7 +14,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -71,7 +70,7 @@ def check_to_read(paths: Sequence[Path], racks: Sequence[str | None] | None = No
 
 def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False) -> Membership:
     """Draw a new registration id (SETMEMBER-5). REQUIRES the open lock of the directory, and no other process in it."""
-    return members.write(directory, replace(found, registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
+    return members.write(directory, found._replace(registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
 
 
 def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> None:
@@ -182,7 +181,7 @@ def _assigned(found: Sequence[Found], planned: Sequence[Member]) -> list[Member]
         chosen.append(next((member for member in planned if own == member.node or (own is None and path == member.path)), None))
     used = {member.node for member in chosen if member is not None}
     free = iter([member for member in planned if member.node not in used])
-    return [member or replace(next(free), path=os.fspath(each.path)) for each, member in zip(found, chosen, strict=True)]
+    return [member or next(free)._replace(path=os.fspath(each.path)) for each, member in zip(found, chosen, strict=True)]
 
 
 def _check_no_broker(paths: Iterable[Path]) -> None:

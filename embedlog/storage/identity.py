@@ -15,9 +15,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
@@ -96,15 +97,14 @@ def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int =
     files.write_atomically(Path(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {topic_id}".encode(), mode)
 
 
-@dataclass(frozen=True)
-class MetaProperties:
+class MetaProperties(NamedTuple):
     """Content of meta.properties: the identity of a log directory. `others` keeps the unknown properties."""
 
     version: int
     cluster_id: str
     node_id: int
     directory_id: str | None = None
-    others: dict[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = MappingProxyType({})
 
 
 def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
@@ -134,7 +134,7 @@ def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaPro
     """
     meta = read_meta(directory) or MetaProperties(1, new_id(), 1)
     if meta.directory_id is None:
-        meta = replace(meta, directory_id=new_id())
+        meta = meta._replace(directory_id=new_id())
         write_meta(directory, meta, mode)
     return meta
 
@@ -142,7 +142,7 @@ def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaPro
 def write_meta(directory: str | os.PathLike[str], meta: MetaProperties, mode: int = 0o666) -> None:
     """Replace meta.properties."""
     node_key = "node.id" if meta.version == 1 else "broker.id"
-    values = meta.others | {"version": str(meta.version), "cluster.id": meta.cluster_id, node_key: str(meta.node_id)}
+    values = {**meta.others, "version": str(meta.version), "cluster.id": meta.cluster_id, node_key: str(meta.node_id)}
     if meta.directory_id is not None:
         values["directory.id"] = meta.directory_id
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(values.items()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,7 @@ ONGOING = Transaction(4000, 2, 60_000, Status.ONGOING, frozenset({("t", 0), ("t"
 V0 = "0000 0000000000000fa0 0002 0000ea60 01 00000001 0001 74 00000002 00000000 00000001 0000018bcfe56800 0000018bcfe56800"
 V1 = "0001 0000000000000fa0 0002 0000ea60 01 02 02 74 03 00000000 00000001 00 0000018bcfe56800 0000018bcfe56800 00"
 EMPTY = "0001 0000000000000fa0 0002 0000ea60 00 00 0000018bcfe56800 ffffffffffffffff 02 00 08 0000000000000f9f 02 02 0002"
-OURS = replace(
-    ONGOING,
+OURS = ONGOING._replace(
     client_version=2,
     owner=ProcessSlot(3, 2**64 - 1),
     began=Beginning(2**56 - 1, 123_456_789),
@@ -87,13 +85,13 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
 
 def test_our_own_fields_lie_behind_kafkas_and_come_back() -> None:
     assert decode(encode(OURS)) == OURS
-    assert encode(OURS).startswith(encode(replace(OURS, owner=None, began=None, outcome=None, client_version=0))[:-1])
+    assert encode(OURS).startswith(encode(OURS._replace(owner=None, began=None, outcome=None, client_version=0))[:-1])
 
 
 def test_fields_of_a_newer_version_are_kept() -> None:
-    newer = replace(OURS, others=((3, b"three"), (9_999, b""), (20_000, bytes(300))))
+    newer = OURS._replace(others=((3, b"three"), (9_999, b""), (20_000, bytes(300))))
     assert decode(encode(newer)) == newer
-    resized = replace(ONGOING, others=((10_000, b"a longer owner than ours"),))
+    resized = ONGOING._replace(others=((10_000, b"a longer owner than ours"),))
     assert decode(encode(resized)) == resized, "a field of ours in a size that we do not know"
 
 
@@ -160,9 +158,9 @@ def random_state(rng: random.Random) -> Transaction:
 def test_the_view_forgets_what_a_tombstone_ends() -> None:
     view = Entries()
     view.apply(encode_key("a"), encode(ONGOING))
-    view.apply(encode_key("b"), encode(replace(ONGOING, producer_id=9, status=Status.COMPLETE_COMMIT, partitions=frozenset())))
+    view.apply(encode_key("b"), encode(ONGOING._replace(producer_id=9, status=Status.COMPLETE_COMMIT, partitions=frozenset())))
     assert (view.name_of(4000), view.name_of(9), view.unsettled()) == ("a", "b", ["a"])
-    view.apply(encode_key("a"), encode(replace(ONGOING, producer_id=4001, status=Status.PREPARE_ABORT)))
+    view.apply(encode_key("a"), encode(ONGOING._replace(producer_id=4001, status=Status.PREPARE_ABORT)))
     assert (view.name_of(4000), view.name_of(4001), view.unsettled()) == (None, "a", ["a"])
     view.apply(encode_key("a"), None)
     assert (view.get("a"), view.name_of(4001), view.unsettled(), view.names()) == (None, None, [], ["b"])

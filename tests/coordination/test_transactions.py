@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,7 +256,7 @@ def test_the_owner_waits_for_nobody_behind_a_decision_of_its_own(log: embedlog.L
     writer.write(b"1")
     state = writer.state()
     assert state is not None
-    prepared = replace(state, status=Status.PREPARE_COMMIT, epoch=state.epoch + 1)
+    prepared = state._replace(status=Status.PREPARE_COMMIT, epoch=state.epoch + 1)
     log._engine.transactions.decide("id", lambda _: prepared, soon())
     writer.owner._id = (prepared.producer_id, prepared.epoch)
     writer.owner.begin()

@@ -8,7 +8,6 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,12 @@ from tests.support.replica_directories import CHANGES, failing
 
 
 def member(node: int, **facts: Any) -> Member:
-    return replace(Member(node, new_id(), f"/disk{node}/log"), **facts)
+    return Member(node, new_id(), f"/disk{node}/log")._replace(**facts)
 
 
 def some(nodes: tuple[int, ...] = (1, 2, 3), **facts: Any) -> Membership:
     found = Membership("cluster", nodes[0], uuid.uuid4(), tuple(member(node) for node in nodes))
-    return replace(found, **facts)
+    return found._replace(**facts)
 
 
 def later() -> int:
@@ -58,7 +57,7 @@ def registered(paths: list[Path]) -> None:
     for path in paths:
         found = membership.read(path)
         assert found is not None
-        membership.write(path, replace(found, registered_id=found.registration_id, broker_epoch=0))
+        membership.write(path, found._replace(registered_id=found.registration_id, broker_epoch=0))
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -66,7 +65,7 @@ def registered(paths: list[Path]) -> None:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     before = some(registered_id=uuid.uuid4(), broker_epoch=7, alone=True, cluster_generation=2, others={"later": [1]})
-    before = replace(before, members=(*before.members, member(9, rack="r", voter=False, replicas=False, others={"x": 1})))
+    before = before._replace(members=(*before.members, member(9, rack="r", voter=False, replicas=False, others={"x": 1})))
     written = membership.write(tmp_path, before)
     assert written.generation == 1
     assert membership.read(tmp_path) == written
@@ -104,12 +103,12 @@ def test_hostile_values_are_typed_errors_or_valid(tmp_path: Path, rng: random.Ra
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: replace(found, node=4),
-        lambda found: replace(found, members=()),
-        lambda found: replace(found, members=(*found.members, found.members[0])),
-        lambda found: replace(found, members=tuple(replace(each, voter=False) for each in found.members)),
-        lambda found: replace(found, members=tuple(replace(each, directory_id=new_id()[:-1]) for each in found.members)),
-        lambda found: replace(found, members=tuple(member(node) for node in range(1, 66))),
+        lambda found: found._replace(node=4),
+        lambda found: found._replace(members=()),
+        lambda found: found._replace(members=(*found.members, found.members[0])),
+        lambda found: found._replace(members=tuple(each._replace(voter=False) for each in found.members)),
+        lambda found: found._replace(members=tuple(each._replace(directory_id=new_id()[:-1]) for each in found.members)),
+        lambda found: found._replace(members=tuple(member(node) for node in range(1, 66))),
     ],
 )
 def test_members_that_contradict_themselves_are_refused(tmp_path: Path, change: Callable[[Membership], Membership]) -> None:
@@ -150,7 +149,7 @@ def test_quorum_1_a_clone_is_refused(tmp_path: Path) -> None:
     assert caught.value.paths == [str(paths[0]), str(tmp_path / "clone")]
     meta = read_meta(paths[1])
     assert meta is not None
-    identity.write_meta(paths[1], replace(meta, directory_id=new_id()))
+    identity.write_meta(paths[1], meta._replace(directory_id=new_id()))
     with pytest.raises(ReplicaSetError, match="directory id in meta"):
         check_set(paths)
 
@@ -168,9 +167,9 @@ def test_quorum_1_another_directory_with_the_number_of_a_member_is_refused(tmp_p
     assert found is not None
     assert meta is not None
     other = new_id()
-    mine = tuple(replace(each, directory_id=other) if each.node == 3 else each for each in found.members)
-    membership.write(paths[2], replace(found, members=mine))
-    identity.write_meta(paths[2], replace(meta, directory_id=other))
+    mine = tuple(each._replace(directory_id=other) if each.node == 3 else each for each in found.members)
+    membership.write(paths[2], found._replace(members=mine))
+    identity.write_meta(paths[2], meta._replace(directory_id=other))
     registered(paths[:2])
     with pytest.raises(ReplicaSetError, match="another directory is node 3"):
         check_set(paths)
@@ -182,7 +181,7 @@ def test_quorum_1_a_foreign_set_is_refused(tmp_path: Path) -> None:
         check_set([*ours[:2], theirs[2]])
     found = membership.read(ours[2])
     assert found is not None
-    membership.write(ours[2], replace(found, cluster_generation=1))
+    membership.write(ours[2], found._replace(cluster_generation=1))
     with pytest.raises(ReplicaSetError, match="another generation"):
         check_set(ours)
 

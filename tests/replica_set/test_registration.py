@@ -161,6 +161,6 @@ def test_a_prepared_directory_that_the_log_does_not_have_is_added(tmp_path: Path
 def test_a_directory_of_another_generation_is_refused(tmp_path: Path) -> None:
     begun(tmp_path)
     second = entered(tmp_path, 2, **CRASHED)
-    second = second._replace(membership=replace(second.membership, cluster_generation=3))
+    second = second._replace(membership=second.membership._replace(cluster_generation=3))
     with pytest.raises(ReplicaSetError, match="STALE_CLUSTER_GENERATION"):
         registered(tmp_path, second)

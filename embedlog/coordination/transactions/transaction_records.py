@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.process_slot import ProcessSlot
@@ -124,7 +124,7 @@ def decode(value: bytes) -> Transaction:
 
 def _with_tags(state: Transaction, tags: Fields) -> Transaction:
     """The state with its tagged fields; those with another number or size are kept unchanged."""
-    known: dict[str, object] = {}
+    known: dict[str, Any] = {}
     others = []
     for tag, data in tags:
         match tag, len(data):
@@ -143,8 +143,7 @@ def _with_tags(state: Transaction, tags: Fields) -> Transaction:
                 known["outcome"] = Outcome("commit" if commit else "abort", producer_id, epoch)
             case _:
                 others.append((tag, data))
-    fields = {name: getattr(state, name) for name in Transaction.__slots__}
-    return Transaction(**(fields | known | {"others": tuple(others)}))
+    return state._replace(**known, others=tuple(others))
 
 
 def _read_partitions(reader: Flexible) -> frozenset[tuple[str, int]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -38,12 +37,12 @@ logger = logging.getLogger("embedlog")
 GAPS_NAMED_MAX: Final = 3  # a compacted topic has many
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(NamedTuple):
     """The arguments of a load. `floor`: published by an earlier page in this boot; `known_durable`: the durable offset before."""
 
     directory: Path
     topic_id: bytes
+    work: Work  # the progress of loads
     clean: bool = False  # the directory was closed in order, by embedlog or a broker
     write: bool = True
     recovery_point: int = 0
@@ -58,7 +57,6 @@ class Loading:
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
     in_set: bool = False  # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
-    work: Work = field(default_factory=Work)  # the progress of loads
 
 
 class Point(NamedTuple):

@@ -34,13 +34,13 @@ def _every_batch_opens(original, producer, stamp):
 def _initialized_in_the_old_epoch(original, old, process_slot, timeout_ms, new_id, now, claimed=None):
     new = original(old, process_slot, timeout_ms, new_id, now, claimed)
     same_id = isinstance(new, Transaction) and old is not None and new.producer_id == old.producer_id
-    return replace(new, epoch=old.epoch) if same_id else new
+    return new._replace(epoch=old.epoch) if same_id else new
 
 
 @replaces("forget_outcome", "embedlog.transaction:initialize")
 def _initialized_without_outcome(original, old, process_slot, timeout_ms, new_id, now, claimed=None):
     new = original(old, process_slot, timeout_ms, new_id, now, claimed)
-    return replace(new, outcome=None) if isinstance(new, Transaction) else new
+    return new._replace(outcome=None) if isinstance(new, Transaction) else new
 
 
 @replaces("register_unfenced", "embedlog.transaction:register")
@@ -51,13 +51,13 @@ def _registered_in_any_epoch(original, old, producer_id, epoch, partitions, now)
 @replaces("register_while_prepared", "embedlog.transaction:register")
 def _registered_over_a_decision(original, old, producer_id, epoch, partitions, now):
     if old is not None and old.status in PREPARED:
-        old = replace(old, status=Status.EMPTY)
+        old = old._replace(status=Status.EMPTY)
     return original(old, producer_id, epoch, partitions, now)
 
 
 @replaces("prepare_keeps_epoch", "embedlog.transaction:_prepared")
 def _prepared_in_the_old_epoch(original, old, commit, next_id, now):
-    return replace(original(old, commit, next_id, now), epoch=old.epoch)
+    return original(old, commit, next_id, now)._replace(epoch=old.epoch)
 
 
 @replaces("complete_anything", "embedlog.transaction:complete")
