@@ -5,16 +5,13 @@ CLIENTCONFIG-1  names, meanings, ranges and defaults are Kafka's; an option for 
 CLIENTCONFIG-2  if two options conflict, a default is changed, as in Kafka's client, but a value that was set is an error
 """
 
-# ruff: noqa: RUF009  (option() makes a dataclass field, as field() does)
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-from embedlog.config.options import INT_MAX, Options, dotted, option
+from embedlog.config.options import INT_MAX, Options, configuration, dotted, option
 from embedlog.errors import ConfigError
 
 _EMPTY = (("", None),)  # Kafka's default for the name of a client or a rack
@@ -94,7 +91,7 @@ def _window_ms() -> Any:
     return option(30_000, "Duration of a window of `metrics()`.", unit="ms", low=1, differs="Kafka also accepts 0.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class ProducerConfig(Options):
     """The options of a producer."""
 
@@ -241,7 +238,7 @@ class ProducerConfig(Options):
             object.__setattr__(self, "enable_idempotence", False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class ConsumerConfig(Options):
     """The options of a consumer."""
 

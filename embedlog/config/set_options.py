@@ -5,14 +5,12 @@ SETOPTION-1  an option has no effect on a log of one directory
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from embedlog.config.options import Options, option
+from embedlog.config.options import Options, configuration, option
 
 INT_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class SetOptions(Options):
     """The options of an open set."""
 

@@ -8,7 +8,6 @@ TOPICCONFIG-3  only the settings of a topic itself are stored, as texts, so that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from embedlog.config.options import (
     INT_MAX,
     LONG_MAX,
     Options,
+    configuration,
     default_of,
     known_only,
     option,
@@ -41,7 +41,7 @@ _REPLICAS = r"[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*"
 _FIGURES = "the windows of metrics() are fixed: totals since the start, rates of the last minute"
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class TopicConfig(Options):
     """The options of one topic."""
 
@@ -182,7 +182,7 @@ class TopicConfig(Options):
         return "compact" in self.cleanup_policy
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class LogConfig(SetOptions):
     """The options of an open log directory: defaults of its topics, and the behaviour of this process."""
 

@@ -260,6 +260,22 @@ def test_a_configuration_is_frozen_comparable_and_made_directly_too(cls: type[Op
 def test_a_configuration_made_directly_is_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"segment\.bytes"):
         TopicConfig(segment_bytes=5)
+    with pytest.raises(TypeError, match=r"TopicConfig\.__init__\(\) got an unexpected keyword argument 'segment_size'"):
+        TopicConfig(segment_size=5)  # type: ignore[call-arg]
+
+
+def test_configurations_are_compared_and_shown_by_their_values() -> None:
+    default, same, other = TopicConfig(), parse(TopicConfig, {"flush.ms": TopicConfig().flush_ms}), TopicConfig(flush_ms=7)
+    assert same.given
+    assert same == default
+    assert hash(same) == hash(default)
+    assert repr(same) == repr(default)
+    assert other != default
+    assert repr(other) == repr(default).replace(f"flush_ms={default.flush_ms}", "flush_ms=7")
+    assert repr(default).startswith("TopicConfig(cleanup_policy=('delete',), retention_ms=-1, ")
+    assert "given" not in repr(same)
+    assert default != LogConfig()
+    assert default != repr(default)
 
 
 # ---- options together ----------------------------------------------------------------------------
