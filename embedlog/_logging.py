@@ -27,7 +27,7 @@ CHANGE_PAUSE_S: Final = 10.0  # between two messages about frequent changes
 KEYS_MAX: Final = 10_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Series:
     kind: type[BaseException]
     logged_s: float

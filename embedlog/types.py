@@ -46,7 +46,7 @@ Value = TypeVar("Value")
 BRIEF_MAX = 400  # characters of partitions in one line of the log
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
+_DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
@@ -69,7 +69,7 @@ def duration_ms(text: str, option: str) -> int:
 
     Raises ConfigError with the name of the option for any other text, for example "P" or a negative duration.
     """
-    found = _DURATION.fullmatch(text)
+    found = re.fullmatch(_DURATION, text, re.ASCII)
     parts = found.groups() if found and not text.endswith("T") else (None,) * 4
     if not any(part is not None for part in parts):
         raise ConfigError(f"{option}: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text))
@@ -302,7 +302,7 @@ class PartitionDescription:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TopicDescription:
     """A topic: its identity, its partitions in order, and the settings that differ from the log's defaults."""
 
@@ -413,7 +413,7 @@ class MemberDescription:
     assignment: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GroupDescription:
     """A consumer group at the time of the call.
 

@@ -137,7 +137,7 @@ NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 # ---- records -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BytesColumn:
     """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0 at bit `validity_offset`."""
 
@@ -179,7 +179,7 @@ class Headers(NamedTuple):
     values: BytesColumn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Columns:
     """Records to encode. `timestamps` is one array or one number for all (milliseconds)."""
 
@@ -190,7 +190,7 @@ class Columns:
     headers: Headers | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decoded:
     """Decoded records; a column that was not requested is None."""
 

@@ -263,7 +263,7 @@ def write_checkpoints(root: Path, found: Mapping[tuple[str, int], Checkpoint], m
     checkpoints.update(root / file_names.HIGH_WATERMARKS, {name: each.high_watermark for name, each in found.items()}, mode)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Context:
     """The directory of a partition. All partitions of one open log share it."""
 

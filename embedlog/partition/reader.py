@@ -53,7 +53,7 @@ AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next 
 NO_ENTRY: Final = Place(-1, -1, 0)  # no index entry
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Fetched:
     """Whole batches as on disk. `batches["position"]` counts from the start of `data`, which is byte `position` of `path`."""
 

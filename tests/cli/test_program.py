@@ -124,6 +124,15 @@ def test_listing_imports_no_other_verb_and_no_rich(events: Callable[..., Any], t
     assert answer.stdout.startswith("TOPIC")
 
 
+def test_the_end_of_the_process_visits_no_objects(events: Callable[..., Any]) -> None:
+    program = (
+        "import atexit, gc, sys; from embedlog.cli.program import main; sys.argv = ['embedlog', 'ls'];"
+        "atexit.register(lambda: print(len(gc.get_objects()) < 100 < gc.get_freeze_count(), file=sys.stderr)); sys.exit(main())"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stderr) == (0, "True\n")
+
+
 @pytest.mark.slow
 def test_an_output_that_is_closed_ends_the_process_quietly(events: Callable[..., Any]) -> None:
     assert (

@@ -38,7 +38,7 @@ def _times(info: SegmentInfo) -> tuple[int, int, int]:
     return info.time_entries, info.max_timestamp, info.max_timestamp_offset
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Loaded:
     """The result of a load. The last of `segments` is the active one, as `published` describes it."""
 

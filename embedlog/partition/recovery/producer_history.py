@@ -28,7 +28,7 @@ from embedlog.storage.manifest import SegmentInfo
 logger = logging.getLogger("embedlog")
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class History:
     """The producers as of the log end, and the transaction indexes that were made again, by segment base."""
 
