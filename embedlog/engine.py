@@ -30,7 +30,6 @@ from embedlog.log_directory import LogDirectory
 from embedlog.partition.api import LogPartition, WatchedLog
 from embedlog.partition.interposer import Interposer
 from embedlog.partition.log_context import Traffic
-from embedlog.replica_set import set_up
 from embedlog.storage import files
 from embedlog.storage.liveness import Liveness
 from embedlog.topic import Topic, is_internal
@@ -42,6 +41,10 @@ logger = logging.getLogger("embedlog")
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory without one
+
+
+class SetOfOne(Exception):
+    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the package."""
 
 
 class Service(Protocol):
@@ -106,8 +109,11 @@ class Engine:
         home = LogDirectory(self, self.path, read_only=self.read_only, create=create, config=self.config)
         self._serve([home])
         if home.in_set and not self.read_only:
+            from embedlog.replica_set import set_up  # late: few directories belong to a set
+
             deadline_ns = files.deadline_after(self.config.lock_timeout_ms / 1000)
-            set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=self.config.file_mode)
+            if not set_up.enter_alone(self.path, alone=alone, deadline_ns=deadline_ns, mode=self.config.file_mode):
+                raise SetOfOne
         undo.callback(home.release)
         home.enter()
 

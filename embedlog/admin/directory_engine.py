@@ -9,8 +9,7 @@ from pathlib import Path
 
 from embedlog._callbacks import Progress
 from embedlog.config.topic import LogConfig
-from embedlog.engine import Engine
-from embedlog.replica_set import set_up
+from embedlog.engine import Engine, SetOfOne
 
 
 def open_directory(
@@ -25,7 +24,7 @@ def open_directory(
     """The engine of one directory (REPLICAENGINE-4). Raises the errors of an opening."""
     try:
         return Engine([path], read_only=read_only, create=create, config=config, alone=alone, progress=progress)
-    except set_up.SetOfOne:
+    except SetOfOne:
         from embedlog.replica import ReplicatedEngine
 
         return ReplicatedEngine([path], read_only=read_only, create=create, config=config, progress=progress)

@@ -2,8 +2,8 @@
 
 PROGRAM-1  statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader of the output has ended
 PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback
-PROGRAM-3  garbage collections are rarer than in other programs, and there are none at the end: those of a short run find
-    nothing, and the last ones visit all that was imported
+PROGRAM-3  garbage collections are rarer than in other programs: those of a short run find nothing. The end makes none: it
+    would visit all that was imported
 """
 
 from __future__ import annotations

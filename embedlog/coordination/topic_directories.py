@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -160,7 +160,7 @@ def make_prepared(
 
     The parent is not synced yet. The rest of an interruption is removed as a retired partition.
     """
-    made = directory / retired_name(topic.name, number, uuid.uuid4().hex)
+    made = directory / retired_name(topic.name, number, os.urandom(16).hex())
     files.mkdir(made, files.directory_mode(mode))
     write_topic_id(made, topic.topic_id, mode)
     if prepare is not None:
@@ -213,7 +213,7 @@ def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, 
         if not damaged:
             raise
         path = directory / file_names.partition_name(topic.name, number)
-        files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
+        files.rename(path, directory / retired_name(topic.name, number, os.urandom(16).hex()))
     files.sync_directory(directory)
 
 
@@ -231,7 +231,7 @@ def retire_partition(directory: Path, topic: Topic, number: int, retire: Callabl
         return  # renamed already, or a newer topic of this name that a broker created
     if retire is not None:
         retire(number, path)
-    files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
+    files.rename(path, directory / retired_name(topic.name, number, os.urandom(16).hex()))
 
 
 def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:

@@ -29,10 +29,6 @@ PAUSE_S: Final = 0.005
 EXCLUSIVE: Final = 2  # as `system.lock_probe` returns it
 
 
-class SetOfOne(Exception):
-    """The directory is the only member of a set, and is opened as a set (SETUP-4). Never leaves the package."""
-
-
 def prepare_set(
     paths: Sequence[Path], *, deadline_ns: int, racks: Sequence[str | None] | None = None, create: bool = True, mode: int = 0o666
 ) -> CheckedSet:
@@ -73,26 +69,28 @@ def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False)
     return members.write(directory, found._replace(registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
 
 
-def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> None:
+def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> bool:
     """Check, before one directory is opened for writing, that it belongs to no larger set (REPLICA-19).
 
-    With `alone` it may: it gets a new registration id, so that the set does not take it for complete. Raises SetOfOne,
-    ReplicaSetError, and DirectoryInUseError if processes use the directory as a part of its set.
+    With `alone` it may: it gets a new registration id, so that the set does not take it for complete. Returns False for the
+    only member of a set, which is opened as a set (SETUP-4). Raises ReplicaSetError, and DirectoryInUseError if processes use
+    the directory as a part of its set.
     """
     if not files.exists(directory / file_names.REPLICAS):
-        return
+        return True
     with open_locks([directory], deadline_ns, mode):
         found = members.read(directory)
         if found is None:
-            return
+            return True
         if len(found.members) == 1:
-            raise SetOfOne
+            return False
         if not alone:
             members.check_alone(directory, found)
         elif not is_used(directory):
             renew(directory, found, mode, alone=True)
         elif not found.alone:
             raise DirectoryInUseError("processes use the directory as a part of its set", path=directory)
+    return True
 
 
 @contextlib.contextmanager

@@ -106,8 +106,8 @@ def _nothing_is_blamed(original: Any, self: Any, problem: Any, deadline_ns: int 
 
 
 @replaces("one_opens_alone", "embedlog.replica_set.set_up:enter_alone")
-def _not_checked(original: Any, directory: Any, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> None:
-    return None
+def _not_checked(original: Any, directory: Any, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> bool:
+    return True
 
 
 @replaces("nothing_is_lacking", "embedlog.partition.replication.replica_log:lacks_deleted")
