@@ -130,9 +130,12 @@ class TopicChanges:
         """Set aside a partition that is missing or cannot be loaded, and make it again, empty. REQUIRES the directory lock.
 
         `prepare` writes to the new directory before it has its name. False if another process loaded the partition meanwhile
-        (TOPICCHANGE-4). An interruption leaves it missing or empty.
+        (TOPICCHANGE-4), or made another topic of this name. An interruption leaves it missing or empty.
         """
         host, path = self._host, self._host.path / file_names.partition_name(topic.name, number)
+        registered = host.registry.get(topic.name)
+        if registered is not None and registered.topic_id != topic.topic_id:
+            return False
         with contextlib.ExitStack() as stack:
             if files.is_directory(path):
                 lock = locks.LockFile(path / file_names.LOCK, host.config.file_mode)

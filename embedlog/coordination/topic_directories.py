@@ -204,15 +204,13 @@ def finish_deletion(
 def set_aside(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, damaged: bool = False) -> None:
     """Remove one partition from the checkpoints, and rename it. REQUIRES the directory lock, and that its DELETED flag is set.
 
-    `damaged`: no process can load it, and its topic id may be unreadable.
+    `damaged`: no process can load it, and its topic id may be unreadable or another one.
     """
     _forget_offsets(directory, lambda key: key == (topic.name, number), mode)
-    try:
+    path = directory / file_names.partition_name(topic.name, number)
+    if not damaged:
         retire_partition(directory, topic, number)
-    except ForeignDirectoryError:
-        if not damaged:
-            raise
-        path = directory / file_names.partition_name(topic.name, number)
+    elif files.is_directory(path):
         files.rename(path, directory / retired_name(topic.name, number, os.urandom(16).hex()))
     files.sync_directory(directory)
 

@@ -92,8 +92,8 @@ class AppendLock:
         broken = True
         lock_order.taken(self._lock_name)
         try:
-            self._begin(deadline_ns)
-            yield LockedPartition(self.state, self.segments, self.writer, self.producers, self.state.read_page())
+            now = self._begin(deadline_ns)
+            yield LockedPartition(self.state, self.segments, self.writer, self.producers, now)
             broken = False
         finally:
             writer = self.state.writer
@@ -108,12 +108,16 @@ class AppendLock:
     def _held(self) -> LockedPartition:
         return LockedPartition(self.state, self.segments, self.writer, self.producers, self.state.read_page())
 
-    def _begin(self, deadline_ns: int) -> None:
-        """Take the OFD lock; repair and map again until the control page is in order."""
+    def _begin(self, deadline_ns: int) -> Published:
+        """Take the OFD lock; repair and map again until the control page is in order. What it publishes."""
         while True:
-            code = (self.state.writer or self.writer.native()).begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
+            writer = self.state.writer or self.writer.native()
+            code = writer.begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
             if code == 0:
-                return
+                if (now := self.state.page.read()) is not None:
+                    return now
+                writer.end(False)
+                code = system.MUST_REMAP  # which makes a damaged page again from the log (CONTROLPAGE-2)
             self.settle(code, deadline_ns)
 
     # ---- the consequences of a code --------------------------------------------------------------
@@ -198,12 +202,16 @@ class AppendLock:
         try:
             self.state.lock_os(lock, deadline_ns)
             page = self.state.page
-            if page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT):
+            broken = damaged = page.read() is None
+            if not damaged and (page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)):
+                broken = True
                 self.state.mark_dirty()
                 repair(self._held())
-            broken = False
+                broken = False
         finally:
             writer.end(broken)
+        if damaged:
+            self.state.remap_mutexed()
 
     @contextlib.contextmanager
     def unrepairable(self, deadline_ns: int) -> Iterator[LockedPartition | None]:

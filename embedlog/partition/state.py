@@ -174,7 +174,7 @@ class PartitionState:
     def _open_for_writing(self) -> None:
         """Map the page of this incarnation; if there is none yet, make it from the files, under the append lock."""
         mapped = map_page(self.path / file_names.PAGE, writable=True, locked=self.context.locked)
-        if mapped is not None and check(mapped, self._expected(mapped)):
+        if mapped is not None and self._is_valid(mapped):
             self.page_file = mapped
             return
         if mapped is not None:
@@ -197,12 +197,16 @@ class PartitionState:
         self._check_topic()
         mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
         try:
-            if not check(mapped, self._expected(mapped)):
+            if not self._is_valid(mapped):
                 self._load_locked(mapped)
             return mapped
         except BaseException:
             mapped.close()
             raise
+
+    def _is_valid(self, mapped: PageFile) -> bool:
+        """Whether a page is of this incarnation, and its tuple has no damage (CONTROLPAGE-2)."""
+        return check(mapped, self._expected(mapped)) and mapped.page.read() is not None
 
     def _check_topic(self) -> None:
         """Refuse a directory that belongs to another topic of this name now. Raises UnknownTopicOrPartitionError."""

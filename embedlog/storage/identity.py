@@ -69,8 +69,15 @@ def id_bytes(text: str) -> bytes:
     return raw
 
 
+class UnsupportedTopicIdError(UnsupportedFormatError, ForeignDirectoryError):
+    """A partition.metadata of an unsupported version: for a set it is as unreadable as a malformed one (PARTITIONDIRECTORY-3)."""
+
+
 def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
-    """The topic id in a partition's partition.metadata; None if there is no such file."""
+    """The topic id in a partition's partition.metadata; None if there is no such file.
+
+    Raises ForeignDirectoryError for a malformed file, UnsupportedTopicIdError.
+    """
     path = Path(directory, PARTITION_METADATA)
     data = files.read_bytes(path)
     if data is None:
@@ -83,7 +90,7 @@ def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
         fields[name] = value.strip()
     version = number_of(path, 1, fields["version"], INT_MAX)
     if version != 0:
-        raise UnsupportedFormatError("version of partition.metadata", path=path, expected=0, found=version)
+        raise UnsupportedTopicIdError("version of partition.metadata", path=path, expected=0, found=version)
     try:
         id_bytes(fields["topic_id"])
     except ValueError as problem:

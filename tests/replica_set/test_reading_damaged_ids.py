@@ -1,4 +1,4 @@
-"""A partition.metadata that is malformed, missing, or of another topic, for a reader: only this replica is not used."""
+"""A partition.metadata that is malformed, missing, newer, or of another topic, for a reader: only this replica is not used."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def of_another_topic(path: Path) -> None:
     path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
 
 
+def newer(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"version: 0", b"version: 1"))
+
+
 def closed_set(root: Path) -> list[Path]:
     with filled(root) as log:
         log.create_topic("u", replication_factor=3)
@@ -30,7 +34,7 @@ def closed_set(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("node", [1, 2])
-@pytest.mark.parametrize("damage", [garbled, of_another_topic])
+@pytest.mark.parametrize("damage", [garbled, of_another_topic, newer])
 def test_a_reader_of_a_set_uses_another_replica(tmp_path: Path, damage: Callable[[Path], None], node: int) -> None:
     """Before, the whole directory was away, or ReadOnlyError was raised."""
     paths = closed_set(tmp_path)
@@ -51,7 +55,11 @@ def test_a_reader_of_a_set_uses_another_replica(tmp_path: Path, damage: Callable
 
 @pytest.mark.parametrize(
     ("damage", "error"),
-    [(garbled, embedlog.errors.ForeignDirectoryError), (of_another_topic, embedlog.errors.UnknownTopicOrPartitionError)],
+    [
+        (garbled, embedlog.errors.ForeignDirectoryError),
+        (of_another_topic, embedlog.errors.UnknownTopicOrPartitionError),
+        (newer, embedlog.errors.UnsupportedFormatError),
+    ],
 )
 def test_a_reader_of_one_directory_gets_an_error_of_this_partition(
     tmp_path: Path, damage: Callable[[Path], None], error: type[embedlog.errors.EmbedlogError]

@@ -63,6 +63,7 @@ def damage_of(copy: Copy) -> Damage | None:
     """The damage in the records of a copy, which are all read (COPYRENEWAL-4). Raises other errors of the directory."""
     try:
         log = copy.renewed().partition.replica
+        log.published()  # a partition that is not loaded yet is loaded
     except EmbedlogError as problem:
         if not _is_damage(problem):
             raise

@@ -9,15 +9,22 @@ import shutil
 import uuid
 from pathlib import Path
 
+from embedlog.storage.file_names import CONTROL, PAGE, PARTITION_METADATA
+from embedlog.storage.identity import id_text
+
 DAMAGES = ("partition", "segment", "cut", "flip")
 CACHES = (
     "*.index",
     "*.timeindex",
     "*.txnindex",
     "*.snapshot",
-    "embedlog.page",
+    PAGE,
     "leader-epoch-checkpoint",
 )  # made again from the log
+
+
+TUPLES = range(384, 880)  # in a control page: both copies of the published tuple, whose checksums protect them
+USED_BYTES = 2048  # of a control page
 
 
 def partitions_of(directory: Path) -> list[Path]:
@@ -45,8 +52,35 @@ def damage_cache(directory: Path, rng: random.Random) -> str:
     kinds = {kind: sorted(path for each in partitions_of(directory) for path in each.glob(kind)) for kind in CACHES}
     kind = rng.choice([kind for kind, paths in kinds.items() if paths])
     path = rng.choice(kinds[kind])
-    how = rng.choice(("removed", "cut", "zeros") if kind == "embedlog.page" else ("removed", "cut", "flip"))
-    return f"{path.parent.name}/{path.name} {changed(path, how, rng)}"
+    how = rng.choice(("removed", "cut", "zeros", "tuple") if kind == PAGE else ("removed", "cut", "flip"))
+    told = flipped(path, rng.choice(TUPLES), rng) if how == "tuple" else changed(path, how, rng)
+    return f"{path.parent.name}/{path.name} {told}"
+
+
+def damage_identity(directory: Path, rng: random.Random) -> str:
+    """Damage the topic id of one partition of a directory; what was done."""
+    path = rng.choice(partitions_of(directory)) / PARTITION_METADATA
+    how = rng.choice(("removed", "cut", "flip", "version", "topic"))
+    place = f"{path.parent.name}/{path.name}"
+    if not path.exists():  # it was removed before: it is not written again
+        return f"{place} is missing"
+    if how == "version":
+        path.write_bytes(path.read_bytes().replace(b"version: 0", b"version: 1"))
+        return f"{place} has version 1"
+    if how == "topic":
+        path.write_text(f"version: 0\ntopic_id: {id_text(rng.randbytes(16))}")
+        return f"{place} has another topic id"
+    return f"{place} {changed(path, how, rng)}"
+
+
+def damage_page(directory: Path, rng: random.Random) -> str:
+    """Change a bit of a control page which no process uses; what was done. A mapped page is memory, not a file."""
+    pages = [path for each in partitions_of(directory) if (path := each / PAGE).exists()]
+    path = rng.choice([*pages, directory / CONTROL])
+    return f"{path.relative_to(directory)} {flipped(path, rng.randrange(USED_BYTES), rng)}"
+
+
+KINDS = (damage, damage_cache, damage_identity, damage_page)  # of a closed directory
 
 
 def changed(path: Path, how: str, rng: random.Random) -> str:
@@ -59,15 +93,21 @@ def changed(path: Path, how: str, rng: random.Random) -> str:
     if how == "cut":
         os.truncate(path, at)
         return f"is cut at {at} of {size}"
-    with path.open("r+b") as file:
-        if how == "zeros":
+    if how == "zeros":
+        with path.open("r+b") as file:
             file.write(bytes(size))
-            return f"has {size} zeros"
+        return f"has {size} zeros"
+    return flipped(path, at, rng)
+
+
+def flipped(path: Path, at: int, rng: random.Random) -> str:
+    """Change a bit of a file in place; what was done."""
+    with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1) or b"\0"
         file.seek(at)
         file.write(bytes([byte[0] ^ 1 << rng.randrange(8)]))
-    return f"has another bit at {at} of {size}"
+    return f"has another bit at {at} of {path.stat().st_size}"
 
 
 def remove(directory: Path) -> None:

@@ -31,7 +31,9 @@ FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
     errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
     errno.EROFS: (("pwrite", "open", "mkdir", "unlink", "rename"),),
 }
-WAYS = {"remove": 4, "errors": 5, "damage": 4, "caches": 2, "put back": 2, "clone": 1, "hang": 2}  # how often each way is taken
+WAYS = {  # how often each way is taken
+    "remove": 4, "errors": 5, "damage": 4, "caches": 2, "identity": 2, "closed": 2, "put back": 2, "clone": 1, "hang": 2,
+}  # fmt: skip
 HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}  # ms; each call has several `stat`
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
 DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close"))
@@ -245,6 +247,24 @@ class History:
     def caches(self, node: int, ends: list[Callable[[], object]]) -> None:
         self.note("caches", f"in d{node} {directory_damage.damage_cache(self.root / f'd{node}', self.rng)}")
         self.damaged = True
+
+    def identity(self, node: int, ends: list[Callable[[], object]]) -> None:
+        self.note("identities", f"in d{node} {directory_damage.damage_identity(self.root / f'd{node}', self.rng)}")
+        self.damaged = True
+
+    def closed(self, node: int, ends: list[Callable[[], object]]) -> None:
+        """Damage a directory while no process has the set open: all were killed, or the last one closed it in order."""
+        for role in self.roles:
+            self.kill(role)
+        in_order = self.rng.random() < 0.7
+        if in_order:
+            self.level()
+        damage = self.rng.choice(list(directory_damage.KINDS))
+        told = damage(self.root / f"d{node}", self.rng)
+        self.note("damages of a closed set", f"closed{'' if in_order else ' by kills'}: in d{node} {told}")
+        self.damaged = True
+        for role in self.roles:
+            self.start(role)
 
     def put_back(self, node: int, ends: list[Callable[[], object]]) -> None:
         """Replace a directory by its copy of some appends before."""

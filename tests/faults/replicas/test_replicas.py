@@ -17,6 +17,8 @@ KINDS = {
     "errors": "errors",
     "damage": "damages",
     "caches": "caches",
+    "identity": "identities",
+    "closed": "damages of a closed set",
     "put back": "earlier copies",
     "clone": "clones",
     "hang": "hangs",
