@@ -2,8 +2,8 @@
 
 PARTITIONDIRECTORY-1  an error of a directory concerns all of its partitions. An error of the process is raised
 PARTITIONDIRECTORY-2  damage concerns one replica, which rests for a while: the other partitions of its directory stay in use
-PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a topic id of an unsupported version, is damage of this
-    replica, unless its whole directory is missing
+PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a newer topic id, is damage of this replica, unless its whole
+    directory is missing
 """
 
 from __future__ import annotations

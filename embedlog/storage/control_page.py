@@ -2,8 +2,8 @@
 
 CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; link(2) of a finished temporary creates a page, and
     a rebuild happens in place. Both need the append lock
-CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, only as the inode that it names, and only
-    with a published tuple whose checksum is right; otherwise a writer rebuilds it from the log
+CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names. A
+    writer rebuilds a page with a damaged tuple from the log, also while others have it mapped
 CONTROLPAGE-3  a page of an earlier incarnation is only a lower bound: the offsets it published were written, unless the page
     cache was lost
 CONTROLPAGE-4  the durable record is stored after the sync that it describes, so it is never too high but may be low. The slot on
