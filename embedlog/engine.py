@@ -24,18 +24,18 @@ from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
-from embedlog.coordination.transactions.transaction_coordinator import Transactions
 from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.api import LogPartition, WatchedLog
 from embedlog.partition.interposer import Interposer
 from embedlog.partition.log_context import Traffic
 from embedlog.storage import files
-from embedlog.storage.liveness import Liveness
 from embedlog.topic import Topic, is_internal
 
 if TYPE_CHECKING:
     from embedlog.coordination.groups.group_coordinator import Groups
+    from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.storage.liveness import Liveness
 
 logger = logging.getLogger("embedlog")
 
@@ -84,10 +84,9 @@ class Engine:
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
         self._groups: dict[None, Groups] = {}  # one, after its first use
+        self._transactions: dict[None, Transactions] = {}  # as _groups
         with contextlib.ExitStack() as undo:
             self._enter(paths, undo, create=create, alone=alone)
-            self.transactions: Transactions = Transactions(self, self._liveness())
-            undo.callback(self.transactions.close)
             undo.callback(self.close)
             for directory in self.directories:
                 directory.finish_deletions()
@@ -102,6 +101,16 @@ class Engine:
             from embedlog.coordination.groups.group_coordinator import Groups
 
             found = self._groups.setdefault(None, Groups(self, self.transactions))  # of two threads, one result counts
+        return found
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transactions. Their modules are imported at the first use, as those of groups."""
+        found = self._transactions.get(None)
+        if found is None:
+            from embedlog.coordination.transactions.transaction_coordinator import Transactions
+
+            found = self._transactions.setdefault(None, Transactions(self, self._liveness()))
         return found
 
     def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
@@ -331,7 +340,8 @@ class Engine:
             self._closer = None
             for directory in self.directories:
                 directory.close()
-            self.transactions.close()
+            for each in list(self._transactions.values()):
+                each.close()
 
     def _end(self) -> None:
         """Work before the directories are left: none for one directory."""

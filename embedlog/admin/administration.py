@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from embedlog.admin import transactions
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
 from embedlog.engine import Engine
@@ -44,6 +43,8 @@ class Administration:
 
     def transactions(self) -> list[TransactionDescription]:
         """The state of every transactional id, sorted by name. Raises CorruptRecordError."""
+        from embedlog.admin import transactions  # late, as the modules of groups
+
         return transactions.describe_all(self._engine)
 
     def open_transactions(self, topic: str | None = None) -> list[OpenTransaction]:
@@ -51,6 +52,8 @@ class Administration:
 
         Raises UnknownTopicOrPartitionError, CorruptRecordError.
         """
+        from embedlog.admin import transactions
+
         return transactions.open_in_partitions(self._engine, topic)
 
     # ---- topics ----------------------------------------------------------------------------------
