@@ -59,7 +59,11 @@ def damage_cache(directory: Path, rng: random.Random) -> str:
 
 def damage_identity(directory: Path, rng: random.Random) -> str:
     """Damage the topic id of one partition of a directory; what was done."""
-    path = rng.choice(partitions_of(directory)) / PARTITION_METADATA
+    return damage_topic_id(rng.choice(partitions_of(directory)) / PARTITION_METADATA, rng)
+
+
+def damage_topic_id(path: Path, rng: random.Random) -> str:
+    """Damage a partition.metadata; what was done."""
     how = rng.choice(("removed", "cut", "flip", "version", "topic"))
     place = f"{path.parent.name}/{path.name}"
     if not path.exists():  # it was removed before: it is not written again
@@ -81,6 +85,7 @@ def damage_page(directory: Path, rng: random.Random) -> str:
 
 
 KINDS = (damage, damage_cache, damage_identity, damage_page)  # of a closed directory
+AFTER_KILLS = (damage_cache, damage_page)  # after a crash of all, a partition waits for each log of its ISR (REPLICA-13)
 
 
 def changed(path: Path, how: str, rng: random.Random) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embedlog.storage.file_names import PARTITION_METADATA
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Died, Nursery, Victim, state_of
 from tests.faults.replicas import directory_damage
@@ -249,8 +250,19 @@ class History:
         self.damaged = True
 
     def identity(self, node: int, ends: list[Callable[[], object]]) -> None:
-        self.note("identities", f"in d{node} {directory_damage.damage_identity(self.root / f'd{node}', self.rng)}")
+        """Damage a topic id. Processes that have the partition open do not read it again, so it is put back at the end."""
+        path = self.rng.choice(directory_damage.partitions_of(self.root / f"d{node}")) / PARTITION_METADATA
+        before = path.read_bytes() if path.exists() else None
+        self.note("identities", f"in d{node} {directory_damage.damage_topic_id(path, self.rng)}")
         self.damaged = True
+
+        def end() -> None:
+            if before is not None and path.parent.exists():
+                aside = self.root / path.name
+                aside.write_bytes(before)
+                aside.replace(path)
+
+        ends.append(end)
 
     def closed(self, node: int, ends: list[Callable[[], object]]) -> None:
         """Damage a directory while no process has the set open: all were killed, or the last one closed it in order."""
@@ -259,7 +271,7 @@ class History:
         in_order = self.rng.random() < 0.7
         if in_order:
             self.level()
-        damage = self.rng.choice(list(directory_damage.KINDS))
+        damage = self.rng.choice(directory_damage.KINDS if in_order else directory_damage.AFTER_KILLS)
         told = damage(self.root / f"d{node}", self.rng)
         self.note("damages of a closed set", f"closed{'' if in_order else ' by kills'}: in d{node} {told}")
         self.damaged = True
