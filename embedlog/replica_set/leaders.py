@@ -5,8 +5,7 @@ LEADERS-2  an error of a directory changes the leader. An error of the process i
 LEADERS-3  without a majority a leader after an orderly close serves readers up to the checkpointed high watermark, and
     `acks=1`. It commits nothing: a newer decision may be in the directories that are away
 LEADERS-4  the loop ends at its deadline, with the last problem in the message; decisions wake it
-LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use that lost theirs with it.
-    They are installed at the same time (INSTALLATIONS-1)
+LEADERS-5  a directory that fails costs one decision: it elects the leaders of all partitions in use that lost theirs with it
 LEADERS-6  the settings allow an unclean election after this process has found no eligible replica for `UNCLEAN_NS`. A directory
     that is absent for a moment costs nothing
 LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a broker or a process without the
@@ -81,7 +80,6 @@ class Leaders(PartitionDirectories):
         self.unclean_default = False  # the setting of the log, for a topic without its own
         self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
-        self.elected: Callable[[Sequence[Leaders]], None] = lambda others: None  # called after an election of others (LEADERS-5)
 
     # ---- the leader ------------------------------------------------------------------------------
 
@@ -242,7 +240,6 @@ class Leaders(PartitionDirectories):
         if not isinstance(found, Refusal):
             for each in (self, *others):
                 each._elections.made()
-            self.elected(others)
         unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
         if not isinstance(found, Refusal) or found is Refusal.ELECTION_NOT_NEEDED:

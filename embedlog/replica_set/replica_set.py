@@ -22,7 +22,6 @@ from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import EmbedlogError, StorageError, UnknownTopicOrPartitionError
 from embedlog.replica_set.assignments import Assignments
 from embedlog.replica_set.growth import SetGrowth
-from embedlog.replica_set.installations import Installations
 from embedlog.replica_set.member_directories import MakeDirectory
 from embedlog.replica_set.membership import CheckedSet
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
@@ -52,7 +51,6 @@ class ReplicaSet:
         self._mutex = threading.Lock()
         self._replicas: dict[Place, PartitionReplicas] = {}
         self._partitions: dict[Place, ReplicatedPartition] = {}
-        self._installations = Installations()
         self._topics: SetTopics | None = None  # as `topics`, once the set is open
         self.events = ReplicaEvents(lambda: self.members.log_directories())
         self.members = SetMembers(make, config, read_only=read_only, observer=self.events.observe)
@@ -89,7 +87,6 @@ class ReplicaSet:
             if found is None:
                 found = self._replicas[place] = PartitionReplicas(self.directories, self.decisions, place, topic)
                 found.peers = self.used
-                found.elected = self._installations.begin
                 found.unclean_default = self._config.unclean_leader_election_enable
             return found
 
@@ -212,7 +209,6 @@ class ReplicaSet:
         """Before the directories are left: bring the high watermarks of the partitions that were used here to their followers."""
         if self._read_only:
             return
-        self._installations.close(self.deadline())
         with self._mutex:
             used = list(self._replicas.values())
         for each in used:
