@@ -1,0 +1,137 @@
+"""Programs of docs/recipes.md beyond their own run: in web frameworks, beside transactions, and with failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import serializers
+from tests.conftest import ROOT
+from tests.project.test_docs import BLOCK
+
+QUIET = {"housekeeping": False}
+SERVED = """
+import sys
+
+from {framework} import {application}
+
+app = {application}(lifespan=lifespan)
+with embedlog.open("data") as own:
+    own.create_topic("events", exist_ok=True)
+
+
+async def serve():
+    answers, requests = [], asyncio.Queue()
+    ready = asyncio.Event()
+
+    async def send(message):
+        answers.append(message)
+        ready.set()
+
+    await requests.put({{"type": "lifespan.startup"}})
+    server = asyncio.create_task(app({{"type": "lifespan", "asgi": {{"version": "3.0"}}}}, requests.get, send))
+    await ready.wait()
+    assert answers == [{{"type": "lifespan.startup.complete"}}], answers
+    assert await asyncio.gather(*(handle(app, b"%d" % number) for number in range(5))) == [0, 1, 2, 3, 4]
+    while len(app.state.seen) < 5:
+        await asyncio.sleep(0.01)
+    await requests.put({{"type": "lifespan.shutdown"}})
+    await server
+    assert answers[-1] == {{"type": "lifespan.shutdown.complete"}}, answers
+
+
+asyncio.run(serve())
+"""
+
+
+def recipe(part: str) -> str:
+    """The block that contains a text, up to the use of its functions and classes."""
+    (found,) = (block for block in BLOCK.findall((ROOT / "docs" / "recipes.md").read_text()) if part in block)
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    ("framework", "application"),
+    [("fastapi", "FastAPI"), pytest.param("starlette.applications", "Starlette", marks=pytest.mark.slow)],
+)
+def test_a_framework_takes_the_lifespan(framework: str, application: str, tmp_path: Path) -> None:
+    if find_spec(framework.partition(".")[0]) is None:
+        pytest.skip(f"no {application}")
+    functions = recipe("async def lifespan").partition("class App:")[0]
+    program = functions + SERVED.format(framework=framework, application=application)
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_a_failure_of_the_background_task_is_logged_and_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names: dict[str, Any] = {}
+    exec(recipe("async def lifespan").partition('with embedlog.open("data")')[0], names)
+    monkeypatch.chdir(tmp_path)
+
+    async def fail(log: embedlog.Log, app: Any) -> None:
+        raise ValueError("a record that cannot be read")
+
+    async def live() -> None:
+        names["follow"] = fail
+        async with names["lifespan"](names["App"]()):
+            while not caplog.records:
+                await asyncio.sleep(0.001)
+
+    with caplog.at_level(logging.CRITICAL), pytest.raises(ValueError, match="cannot be read"):
+        asyncio.run(asyncio.wait_for(live(), 30))
+    (logged,) = caplog.records
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], ValueError)
+
+
+class Counted:
+    """A producer that counts what was sent; after too many records it raises, so that a loop without end is a failure."""
+
+    def __init__(self, producer: embedlog.Producer[Any, Any], most: int) -> None:
+        self._producer, self._most, self.count = producer, most, 0
+
+    def send(self, *values: Any, **options: Any) -> embedlog.Future[Any]:
+        self.count += 1
+        assert self.count <= self._most, "a livelock"
+        return self._producer.send(*values, **options)
+
+
+def test_a_decision_conflicts_with_others_only(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(recipe("class Accounts").partition("PARTITIONS = 4")[0], names)
+    with embedlog.open(tmp_path, config=QUIET) as log, log.producer(value_serializer=serializers.json) as producer:
+        log.create_topic("accounts", 2)
+        counted = Counted(producer, 10)
+        accounts = names["Accounts"](log, counted, "accounts", 1)
+        with log.producer(transactional_id="x", value_serializer=serializers.json) as other:
+            other.init_transactions()
+
+            def pay_in(amount: int, finish: Callable[[], None]) -> None:
+                other.begin_transaction()
+                other.send("accounts", {"amount": amount}, key=b"anna", partition=1)
+                other.flush()
+                finish()
+
+            pay_in(20, other.commit_transaction)
+            accounts.read()
+            assert (accounts.end, accounts.balances) == (2, {b"anna": 20})  # the marker counts
+            assert accounts.withdraw(b"anna", 7)
+            assert accounts.withdraw(b"anna", 7)
+            assert counted.count == 2  # no conflict with its own records
+            pay_in(5, other.abort_transaction)
+            assert not accounts.withdraw(b"bert", 1)
+            assert accounts.withdraw(b"anna", 5)
+            assert counted.count == 4  # one conflict
+            assert not accounts.withdraw(b"anna", 2)  # the aborted amount never counts
+            assert accounts.balances == {b"anna": 1}
