@@ -8,14 +8,26 @@ error and its first place. Other records continue meanwhile, so a retry is proce
 
 Results, retries and offsets are in one transaction. Readers with `isolation.level=read_committed` see each outcome once. A retry
 topic has one delay, so its records are due in order: a partition whose first record is not due is paused until then.
+
+Several processes share the work: each needs an `--id` of its own, and the topics of retries need as many `--partitions`. Of two
+processes with one id the later one continues, and the earlier one ends with FencedError.
+
+A record that kills the process is no failed attempt: nothing of it is in the log, and it is read again without end. With
+`--isolated` the work runs in a child process. Then its death is an error of that record, and is counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from types import TracebackType
+from typing import Self
 
 import embedlog
 from embedlog import ProducerRecord, Record, TopicPartition
@@ -34,16 +46,19 @@ class Retries:
         handle: Handle,
         *,
         group: str = "retries",
+        process: str = "0",
+        partitions: int = 1,
         delays_s: Sequence[float] = (1, 10, 60),
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._log, self._handle, self._group, self._clock_s = log, handle, group, clock_s
+        self._transactional_id = f"{group}-{process}"
         self._stages = [topic, *(f"{topic}.retry.{number}" for number in range(1, len(delays_s) + 1)), f"{topic}.dead"]
         self._delays_s = [*delays_s, 0.0]  # before the next stage is processed
         self._due_s: dict[TopicPartition, float] = {}  # of paused partitions
         self._stopped = False
         for name in self._stages:
-            log.create_topic(name, exist_ok=True)
+            log.create_topic(name, partitions, exist_ok=True)
 
     def stop(self) -> None:
         """End `run` after the present poll. May be called by any thread and by a signal handler."""
@@ -52,7 +67,7 @@ class Retries:
     def run(self, *, idle_s: float | None = None) -> None:
         """Process records until `stop`, or until no record came and none waited for `idle_s`."""
         options = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "isolation.level": "read_committed"}
-        with self._log.producer(transactional_id=self._group) as producer:
+        with self._log.producer(transactional_id=self._transactional_id) as producer:
             producer.init_transactions()
             with self._log.consumer(group_id=self._group, config=options) as consumer:
                 consumer.subscribe(self._stages[:-1], on_revoked=self._forget)
@@ -108,14 +123,37 @@ class Retries:
         return ProducerRecord(self._stages[stage + 1], record.value, record.key, headers=headers)
 
 
-def doubled(target: str) -> Handle:
+class Isolated:
+    """A handler that runs in a child process, so that a record that kills the process is a failed attempt. Threads: one.
+
+    The handler is a function of a module, or a `partial` of one: it is pickled.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __call__(self, record: Record[bytes, bytes]) -> list[ProducerRecord]:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return list(self._pool.submit(self._handle, record).result())
+        except BrokenProcessPool:
+            self._pool = None  # the next record has a new one
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def doubled(target: str, record: Record[bytes, bytes]) -> list[ProducerRecord]:
     """The work of the program."""
-
-    def handle(record: Record[bytes, bytes]) -> list[ProducerRecord]:
-        amount = json.loads(record.value)["amount"]
-        return [ProducerRecord(target, b"%d" % (2 * int(amount)), record.key)]
-
-    return handle
+    amount = json.loads(record.value)["amount"]
+    return [ProducerRecord(target, b"%d" % (2 * int(amount)), record.key)]
 
 
 def main() -> None:
@@ -126,11 +164,18 @@ def main() -> None:
         "--delays", type=float, nargs="+", default=[1.0, 10.0, 60.0], metavar="S", help="of the attempts after the first"
     )
     parser.add_argument("--idle", type=float, default=None, metavar="S", help="end after this time without a record")
+    parser.add_argument("--id", default="0", help="of this process, if several share the work; a restarted one keeps it")
+    parser.add_argument("--partitions", type=int, default=1, metavar="N", help="of topics that the program creates")
+    parser.add_argument("--isolated", action="store_true", help="work in a child process: its death is a failed attempt")
     given = parser.parse_args()
-    with embedlog.open(given.directory) as log:
-        target = f"{given.topic}.results"
-        log.create_topic(target, exist_ok=True)
-        Retries(log, given.topic, doubled(target), delays_s=given.delays).run(idle_s=given.idle)
+    target = f"{given.topic}.results"
+    handle = partial(doubled, target)
+    with embedlog.open(given.directory) as log, Isolated(handle) as isolated:
+        log.create_topic(target, given.partitions, exist_ok=True)
+        Retries(
+            log, given.topic, isolated if given.isolated else handle,
+            process=given.id, partitions=given.partitions, delays_s=given.delays,
+        ).run(idle_s=given.idle)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,47 @@ def test_the_program_writes_results_and_dead_records(tmp_path: Path, monkeypatch
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         assert sorted(each.value for each in committed(log, "t.results")) == [b"10", b"8"]
         assert [each.value for each in committed(log, "t.dead")] == [b"no json"]
+
+
+def test_processes_with_ids_of_their_own_share_the_retries(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        fill(log, [b"0", b"9"] * 10)
+        both = [retry_topics.Retries(log, "t", Flaky(), process=name, partitions=2, delays_s=(0.01,)) for name in "ab"]
+        assert log.describe_topic("t.retry.1").partition_count == 2
+        with ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(retries.run, idle_s=0.2) for retries in both]:
+                each.result(60)
+        assert sorted(each.key for each in committed(log, "t.results")) == sorted(b"%d" % number for number in range(0, 20, 2))
+        assert sorted(each.key for each in committed(log, "t.dead")) == sorted(b"%d" % number for number in range(1, 20, 2))
+
+
+def test_a_second_process_with_one_id_ends_the_first(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        fill(log, [b"0"])
+
+        def overtaken(record: Any) -> list[ProducerRecord]:
+            with log.producer(transactional_id="retries-0") as later:
+                later.init_transactions()
+            return [ProducerRecord("t.results", record.value, record.key)]
+
+        with pytest.raises(embedlog.FencedError):
+            retry_topics.Retries(log, "t", overtaken).run(idle_s=5)
+        assert committed(log, "t.results") == []
+
+
+def deadly(record: Any) -> list[ProducerRecord]:
+    """Work that does not survive one value."""
+    if record.value == b"kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [ProducerRecord("t.results", record.value, record.key)]
+
+
+@pytest.mark.slow
+def test_a_record_that_kills_the_isolated_work_is_dead_after_its_attempts(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log, retry_topics.Isolated(deadly) as handle:
+        fill(log, [b"kill", b"good"])
+        retry_topics.Retries(log, "t", handle, delays_s=()).run(idle_s=0.01)
+        (dead,) = committed(log, "t.dead")
+        assert dead.value == b"kill"
+        assert dict(dead.headers)["retry.error"].startswith(b"BrokenProcessPool")
+        assert [each.value for each in committed(log, "t.results")] == [b"good"]

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import runpy
+import sys
 from collections import Counter
 from functools import partial
 from multiprocessing import forkserver
@@ -31,9 +32,10 @@ def programs() -> dict[str, str]:
     return {found[1]: found[0].removeprefix("```python\n").removesuffix("```") for found in PROGRAM.finditer(text)}
 
 
-def live(path: str) -> None:
-    """One life of a program, in a process of its own."""
+def live(path: str, number: str = "0") -> None:
+    """One life of a program, in a process of its own. The third program reads its number."""
     os.chdir(Path(path).parent)
+    sys.argv = [path, number]
     runpy.run_path(path)
 
 
@@ -110,3 +112,19 @@ def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, nam
         assert max(found.values()) == 1
     if name != "at_most_once":
         assert set(found) == EVERY
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fork_server")
+def test_copies_with_numbers_of_their_own_share_the_work(tmp_path: Path) -> None:
+    path = prepared(tmp_path, "exactly_once")
+    context = multiprocessing.get_context("forkserver")
+    copies = [context.Process(target=live, args=(str(path), str(number))) for number in range(2)]
+    for each in copies:
+        each.start()
+    for each in copies:
+        each.join(DEADLINE_S)
+    assert [each.exitcode for each in copies] == [0, 0]
+    found = results(tmp_path)
+    assert set(found) == EVERY
+    assert max(found.values()) == 1
