@@ -178,7 +178,8 @@ class Consumer(Generic[K, V]):
         Waits up to `timeout` seconds (None: forever) for the first.
 
         Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError depending on `auto.offset.reset`,
-        CorruptRecordError and SerializationError if the record at the position cannot be returned (`seek` past it).
+        CorruptRecordError and SerializationError if the record at the position cannot be returned (`seek` past it). Raises
+        StorageError if the group cannot be joined (a full disk: poll again).
         """
         if unknown:
             raise keywords.unknown_keyword("Consumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
@@ -315,8 +316,8 @@ class Consumer(Generic[K, V]):
 
         An offset is that of the next record to read; before the first poll there is none, so nothing is committed. Raises
         CommitFailedError if this consumer was removed from the group. Raises RebalanceInProgressError while there is no
-        assignment: `poll`, then commit what is still assigned. Raises FencedInstanceIdError, LockTimeoutError,
-        InvalidGroupIdError, and OffsetOutOfRangeError for a negative offset.
+        assignment: `poll`, then commit what is still assigned. Raises FencedInstanceIdError, LockTimeoutError, StorageError (at
+        once, also for a full disk: commit again), InvalidGroupIdError, and OffsetOutOfRangeError for a negative offset.
         """
         with self._using():
             self._grouped("commit()").commit(offsets)

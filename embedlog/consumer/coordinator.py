@@ -296,7 +296,10 @@ class ConsumerCoordinator:
     def find_position(self, cursor: Cursor) -> None:
         """Find the start position of a partition. Raises DeadlineError if it depends on an open transaction for too long."""
         if cursor.fresh and not self._find_positions([cursor], files.deadline_after(self._api_timeout_s)):
-            raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction")
+            raise DeadlineError(
+                f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction",
+                expected="a commit or abort by its producer, or the end of transaction.timeout.ms",
+            )
 
     def _find_positions(self, cursors: list[Cursor], deadline_ns: int) -> bool:
         """COORDINATOR-4; False if some positions are not known yet."""

@@ -10,6 +10,7 @@ DELIVERYFAILURE-4  failures inside a transaction are reported by its commit or a
     whole or not at all
 DELIVERYFAILURE-5  failures unreceived after a minute are logged, for programs that neither flush nor close: each topic and reason
     at most once an hour. They stay unreceived, and the next flush() raises them
+DELIVERYFAILURE-6  failures by fencing are received once a call of the producer has raised FencedError, also those that follow
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from embedlog import _logging
 from embedlog._native import _rows
-from embedlog.errors import DeliveryError, EmbedlogError, TransactionAbortedError
+from embedlog.errors import DeliveryError, EmbedlogError, FencedError, TransactionAbortedError
 
 if TYPE_CHECKING:
     from embedlog._metrics import Metrics
@@ -59,6 +60,7 @@ class DeliveryFailures:
         self._entries: dict[Key, DeliveryFailure] = {}
         self._grown: set[Key] = set()  # entries that grew since the last check
         self._due_s: float | None = None  # time of the next check
+        self._fencing_raised = False
         self.on_failure: Callable[[], object] = lambda: None  # wakes the thread that checks
 
     def fail(self, batch: ProducerBatch, topic: str, partition: int | None, error: BaseException, count: int) -> None:
@@ -99,6 +101,13 @@ class DeliveryFailures:
 
     # ---- reports -------------------------------------------------------------------------------------
 
+    def fencing_raised(self) -> None:
+        """A call of the producer raises FencedError, which is the reason of all failures by fencing."""
+        self._fencing_raised = True
+
+    def _is_unreceived(self, failure: DeliveryFailure) -> bool:
+        return failure.tally.unobserved > 0 and not (self._fencing_raised and isinstance(failure.error, FencedError))
+
     def take(self) -> list[DeliveryFailure]:
         """Remove and return the unreceived failures; they now count as received."""
         if not self._entries:
@@ -106,7 +115,7 @@ class DeliveryFailures:
         with self._lock:
             found, self._entries = self._entries, {}
             self._grown.clear()
-        return [each for each in found.values() if each.tally.unobserved > 0]
+        return [each for each in found.values() if self._is_unreceived(each)]
 
     def raise_unreported(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
@@ -125,7 +134,7 @@ class DeliveryFailures:
         if due_s is None or (left_s := due_s - time.monotonic()) > 0:
             return None if due_s is None else left_s
         with self._lock:
-            unobserved = [self._entries[key] for key in self._grown if self._entries[key].tally.unobserved > 0]
+            unobserved = [each for each in map(self._entries.__getitem__, self._grown) if self._is_unreceived(each)]
             self._grown.clear()
             self._due_s = None
         errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}

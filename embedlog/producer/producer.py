@@ -202,7 +202,8 @@ class Producer(Generic[K, V]):
 
         Call it once, before any other call; returns the outcome of the last transaction of this id, or None if there was none.
         All calls of this section raise InvalidTransactionStateError in a wrong state, and FencedError if another producer took
-        over the id. DeadlineError is raised after `max.block.ms`: then repeat the same call.
+        over the id. DeadlineError is raised after `max.block.ms`, LockTimeoutError and StorageError (a full disk) at once. Then
+        repeat the same call: before it has succeeded, only `close()` is allowed besides.
         """
         self._pipeline.check_open()
         return self._transaction.init()
@@ -213,7 +214,11 @@ class Producer(Generic[K, V]):
         self._transaction.begin()
 
     def commit_transaction(self) -> None:
-        """Send buffered records and commit. Raises a record's error: then the transaction can only be aborted."""
+        """Send buffered records and commit. Raises a record's error: then the transaction can only be aborted.
+
+        DeadlineError, LockTimeoutError, StorageError (a full disk) and DurabilityError leave the outcome open: repeat the call.
+        The state is COMMITTING until it succeeds, also after a `with producer.transaction()`.
+        """
         self._pipeline.check_open()
         try:
             self._transaction.commit()
@@ -222,7 +227,10 @@ class Producer(Generic[K, V]):
                 self._failures.take()  # the exception of this call reports them
 
     def abort_transaction(self) -> None:
-        """Abort: buffered records fail with TransactionAbortedError, written ones are never visible as committed."""
+        """Abort: buffered records fail with TransactionAbortedError, written ones are never visible as committed.
+
+        Raises as `commit_transaction`, except for errors of records: then repeat the call.
+        """
         self._pipeline.check_open()
         self._transaction.abort()
         self._failures.take()  # an aborted transaction needs no report of single records
@@ -230,13 +238,20 @@ class Producer(Generic[K, V]):
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
     ) -> None:
-        """Commit a group's offsets with the transaction: {TopicPartition: OffsetAndMetadata or int}."""
+        """Commit a group's offsets with the transaction: {TopicPartition: OffsetAndMetadata or int}.
+
+        Raises CommitFailedError for a member that left the group, and StorageError (a full disk) at once: then repeat the call,
+        or abort. The offsets are in the log afterwards, and count with the commit of the transaction.
+        """
         self._pipeline.check_open()
         self._transaction.send_offsets(offsets, group_metadata)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised."""
+        """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
+
+        A commit that has begun cannot be aborted: after an error of it that names `commit_transaction()` call that one again.
+        """
         self.begin_transaction()
         try:
             yield self
@@ -328,6 +343,6 @@ def _transaction(
         return NoTransaction()
     owner = engine.transactions.owner(config.transactional_id, config.transaction_timeout_ms)
     made = Transaction(owner, accumulator, delivery.figures, timeout_s=config.max_block_ms / 1000, clock_ns=system.boot_ns)
-    delivery.failed = made.failed
+    delivery.failed, made.on_fenced = made.failed, delivery.failures.fencing_raised
     delivery.appender = Transactional(owner)
     return made

@@ -3,7 +3,8 @@
 TXNMANAGER-1  states and transitions are Kafka's, as tables; `Machine` depends on nothing else
 TXNMANAGER-2  a record is accepted only in the state IN_TRANSACTION: the accumulator is shut in every other state, in one step
     with the transition
-TXNMANAGER-3  a call that timed out keeps its state: the same call continues where it stopped, no other call is allowed
+TXNMANAGER-3  a call that timed out, or met an error of the storage, keeps its state. The same call continues where it stopped,
+    and no other call is allowed
 TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be aborted; a fenced producer can
     only be closed
 TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
@@ -23,12 +24,15 @@ from embedlog.coordination.groups.commit_checks import checked_offsets
 from embedlog.errors import (
     CommitFailedError,
     DeadlineError,
+    DurabilityError,
     EmbedlogError,
     FencedError,
     FencedInstanceIdError,
     InvalidGroupIdError,
     InvalidTransactionStateError,
+    LockTimeoutError,
     StateError,
+    StorageError,
     TransactionAbortedError,
 )
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -108,12 +112,17 @@ class Machine:
             f"{call}() is not allowed now: the state is {self.state.name}{because}", expected=allowed, found=f"{call}()"
         ) from self.error
 
+    def remain(self, call: str, error: EmbedlogError) -> None:
+        """A call failed with an error that a repetition can repair: the error names the remedy (TXNMANAGER-3)."""
+        self.error = error
+        error.message += f"; {call}() has begun: repeat it until it succeeds, other calls than close() are refused"
+
     def fail(self, error: BaseException) -> None:
         """A record failed, or a call failed with an error that a retry cannot repair."""
         if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(error, FencedInstanceIdError):
             self.enter(State.FATAL_ERROR, error)
         elif self.state in PREDECESSORS[State.ABORTABLE_ERROR] and self.state is not State.INITIALIZING:
-            self.enter(State.ABORTABLE_ERROR, self.error or error)
+            self.enter(State.ABORTABLE_ERROR, self.error if self.state is State.ABORTABLE_ERROR else error)
 
 
 class Owner(Protocol):
@@ -142,6 +151,7 @@ class Transaction:
         self._figures = figures
         self._timeout_s = timeout_s
         self._clock_ns = clock_ns
+        self.on_fenced: Callable[[], object] = lambda: None  # called before a call raises FencedError
         self._call = threading.Lock()  # held during a call
         self._step = threading.Lock()  # held during a transition and the change of `shut`
         self._machine = Machine()
@@ -246,6 +256,14 @@ class Transaction:
             except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log's state decides
                 self.failed(error)
                 raise
+            except (DeadlineError, DurabilityError, LockTimeoutError, StorageError) as error:
+                with self._step:
+                    if self._machine.state is state:
+                        self._machine.remain(call, error)
+                raise
+        except FencedError:
+            self.on_fenced()
+            raise
         finally:
             self._call.release()
             self._figures.spent(figure, time.monotonic() - began)

@@ -252,7 +252,8 @@ class Faults:
         """Run `work` in a forked child, which opens this log for itself, and end the child with SIGKILL at a point.
 
         `at`: "after" is when the data is in the log, and the caller does not know it yet. `name`: the topic of the append; the
-        group, or the transactional id, of the commit; None: any of the program. `nth`: of the times that the point is reached.
+        group, or the transactional id, of the commit; None: any of the program. Offsets of a transaction are a commit of their
+        group, which counts after the commit of the transactional id. `nth`: of the times that the point is reached.
         `work` gets the child's log, and must use no client of this process. `timeout` is in seconds.
         Raises AssertionError if `work` ends in another way, or not in time.
         """

@@ -19,6 +19,7 @@ from embedlog.errors import (
     LockTimeoutError,
     RecordTooLargeError,
     StateError,
+    StorageError,
     TransactionAbortedError,
 )
 from embedlog.format.record_columns import Stamp
@@ -233,21 +234,33 @@ def test_a_record_that_fails_while_it_is_written_makes_commit_raise(log: embedlo
 
 
 @pytest.mark.parametrize("call", sorted(set(ENTERED) - {"begin_transaction"}))
-@pytest.mark.parametrize("error", [LockTimeoutError("held"), DeadlineError("late")], ids=["lock", "deadline"])
-def test_a_call_that_ran_out_of_time_stays_pending(
-    producer: embedlog.Producer, owner: FakeOwner, call: str, error: Exception
+@pytest.mark.parametrize("kind", [LockTimeoutError, DeadlineError, StorageError, embedlog.DurabilityError])
+def test_a_call_that_can_be_repeated_stays_pending_and_names_the_remedy(
+    producer: embedlog.Producer, owner: FakeOwner, call: str, kind: type[embedlog.EmbedlogError]
 ) -> None:
     calls = list(ENTERED)
     for each in calls[: calls.index(call)] if call != "abort_transaction" else calls[:2]:
         getattr(producer, each)()
-    owner.failures = [error]
-    with pytest.raises(type(error)):
+    owner.failures = [kind("it failed")]
+    with pytest.raises(kind, match=rf"it failed; {call}\(\) has begun: repeat it"):
         getattr(producer, call)()
     for other in set(calls) - {call}:
-        with pytest.raises(InvalidTransactionStateError, match=rf"expected {call}\(\)"):
+        with pytest.raises(InvalidTransactionStateError, match=rf"it failed.*expected {call}\(\)"):
             getattr(producer, other)()
     getattr(producer, call)()
     assert state(producer) is State.READY
+
+
+def test_a_record_that_fails_after_an_interrupted_commit_is_the_reason_of_the_abort(
+    ready: embedlog.Producer, owner: FakeOwner
+) -> None:
+    ready.begin_transaction()
+    owner.failures = [StorageError("the disk is full")]
+    with pytest.raises(StorageError):
+        ready.commit_transaction()
+    ready._transaction.failed(RecordTooLargeError("the record"))
+    with pytest.raises(RecordTooLargeError):
+        ready.commit_transaction()
 
 
 def test_records_that_are_not_written_in_time_leave_the_commit_pending(
@@ -260,7 +273,7 @@ def test_records_that_are_not_written_in_time_leave_the_commit_pending(
         producer.send("one", b"v")
         with pytest.raises(DeadlineError, match=r"max\.block\.ms"):
             producer.commit_transaction()
-        with pytest.raises(InvalidTransactionStateError, match=r"COMMITTING: expected commit_transaction\(\)"):
+        with pytest.raises(InvalidTransactionStateError, match=r"COMMITTING after .*not all .*: expected commit_transaction\(\)"):
             producer.send("one", b"w")
         stuck.go.set()
         producer.commit_transaction()

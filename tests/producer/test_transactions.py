@@ -171,6 +171,35 @@ def test_a_plain_producer_beside_it_is_not_part_of_it(log: embedlog.Log) -> None
     assert committed(log) == [b"plain"]
 
 
+@pytest.mark.parametrize("raising", ["send_offsets_to_transaction", "commit_transaction"])
+def test_failures_by_fencing_are_received_with_the_error_of_a_call(log: embedlog.Log, raising: str) -> None:
+    with log.producer(transactional_id="x", linger_ms=60_000) as old, log.producer(transactional_id="x") as new:
+        old.init_transactions()
+        new.init_transactions()
+        old.begin_transaction()
+        future = old.send("one", b"buffered")
+        with pytest.raises(FencedError):
+            if raising == "commit_transaction":
+                old.commit_transaction()
+            else:
+                old.send_offsets_to_transaction({embedlog.TopicPartition("one", 0): 1}, embedlog.GroupMetadata("g"))
+        old.send("one", b"refused")
+        old.close()  # raises nothing: the call above did
+        assert isinstance(future.exception(10), FencedError)
+    assert values(log) == []
+
+
+def test_a_failure_by_fencing_that_no_call_raised_is_reported(log: embedlog.Log) -> None:
+    old = log.producer(transactional_id="x", linger_ms=60_000)
+    old.init_transactions()
+    with log.producer(transactional_id="x") as new:
+        new.init_transactions()
+        old.begin_transaction()
+        old.send("one", b"buffered")
+        with pytest.raises(embedlog.DeliveryError, match="PRODUCER_FENCED"):
+            old.close()
+
+
 @pytest.mark.parametrize("batched", [False, True], ids=["send", "send_batch"])
 @pytest.mark.parametrize("flush_messages", ["1", "100000"])
 @pytest.mark.parametrize("end", ["commit", "abort"])

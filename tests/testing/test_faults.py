@@ -367,6 +367,24 @@ def test_a_process_is_killed_at_a_commit_of_a_transaction(
     assert values(shared, topic) == expected
 
 
+@pytest.mark.parametrize(("at", "undecided"), [("before commit", set()), ("after commit", {("__consumer_offsets", 0)})])
+def test_a_process_is_killed_at_offsets_of_a_transaction(
+    shared: embedlog.Log, topic: str, injected: Faults, at: Any, undecided: set[Any]
+) -> None:
+    def work(log: embedlog.Log) -> None:
+        with log.producer(transactional_id=topic) as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send_offsets_to_transaction({TopicPartition(topic, 0): 5}, embedlog.GroupMetadata(f"{topic}-group"))
+
+    injected.killed(work, at, f"{topic}-group")
+    found = {(each.topic, each.partition) for each in shared.open_transactions() if each.transactional_id == topic}
+    assert found == undecided  # in the log, and not committed
+    injected.fence(topic)
+    with shared.consumer(group_id=f"{topic}-group") as consumer:
+        assert consumer.committed(TopicPartition(topic, 0)) == {TopicPartition(topic, 0): None}
+
+
 def test_a_function_that_is_not_killed_fails_the_test(injected: Faults) -> None:
     def fails(log: embedlog.Log) -> None:
         raise ZeroDivisionError("in the child")

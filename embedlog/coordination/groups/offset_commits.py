@@ -235,7 +235,11 @@ class Offsets:
             return
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:
-            raise DeadlineError(f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT)")
+            ids = ", ".join(map(repr, self.transactions.open_in(partition)))
+            raise DeadlineError(
+                f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT); open: transactional id {ids}",
+                expected="a commit or abort by its producer, or the end of transaction.timeout.ms",
+            )
         caller.raise_if_interrupted()
         self.host.wait([(partition, stable)], min(left_s, RESOLVE_S), caller, committed=True)
 

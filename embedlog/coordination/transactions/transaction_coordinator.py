@@ -189,6 +189,11 @@ class Transactions:
             _logging.report(logger, logging.INFO, (partition.path, "end"), what, problem)
         return done
 
+    def open_in(self, partition: TransactionalLog) -> list[str]:
+        """The transactional ids with an open transaction in this partition."""
+        found = [self._find(producer_id) for producer_id, _, _ in partition.open_transactions()]
+        return [each[0] for each in found if each is not None]
+
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:
         """The transactional id of a producer id and its state, if a partition of the topic contains it."""
         known = self._where.get(producer_id)

@@ -284,6 +284,7 @@ class Owner:
             else:
                 done = self._all.topic.repeated(partial(self._open_with, commit, where, until), until)
         self._opened[where] = _Written(commit.partition.topic_id, commit.end)
+        commit_succeeded(self._all.host.interposer, group.group_id)
 
     def _open_with(self, commit: OffsetCommit, where: TopicPartition, deadline_ns: int) -> bool:
         """Register and append under both locks; False if a wait or a read is needed without them first."""
