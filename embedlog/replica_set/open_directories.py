@@ -100,8 +100,11 @@ class Directory(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
-        """The open partition, as the state has it. Raises UnknownTopicOrPartitionError, StorageError."""
+    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
+        """The open partition of a topic of this name; `hint` is asked about one that is not open.
+
+        Raises UnknownTopicOrPartitionError, StorageError.
+        """
 
     def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
         """Whether the partition may have records since its orderly close: it is open here, or not closed in order."""

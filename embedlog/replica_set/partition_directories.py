@@ -122,7 +122,7 @@ class PartitionDirectories:
     def _partition(self, member: OpenDirectory) -> Partition:
         if member.directory is None:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
-        return member.directory.replica(self._place[0], self.number, self._decisions.hint())
+        return member.directory.replica(self._place, self.topic, self._decisions.hint)
 
     def _decided(self, state: State) -> Decided:
         found = state.partitions.get(self._place)

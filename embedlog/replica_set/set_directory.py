@@ -11,7 +11,7 @@ SETDIRECTORY-6  a replica that begins again is not one that this process has mad
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from embedlog.topic import Topic
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
+    from embedlog.replication.events import Place
     from embedlog.replication.state import State
     from embedlog.types import TopicPartition
 
@@ -45,14 +46,20 @@ class SetDirectory:
     def path(self) -> Path:
         return self.log_directory.path
 
-    def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
-        """The open partition, made if it is decided and absent here. Raises UnknownTopicOrPartitionError, StorageError."""
+    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
+        """The open partition, made if it is decided and absent here. Raises UnknownTopicOrPartitionError, StorageError.
+
+        An open one needs no look at the decisions: the process that retires it marks its page.
+        """
+        found = self.present(place, name)
+        return found if found is not None and not found.deleted else self._opened(place, hint())
+
+    def _opened(self, place: Place, state: State) -> Partition:
+        topic_id, number = place
         decided = state.topics.get(topic_id)
         if decided is None:
             raise UnknownTopicOrPartitionError(f"no topic has the id {topic_id}", path=self.path)
         found = self.log_directory.partitions.get((decided.name, number))
-        if found is not None and found.topic_id == topic_id.bytes and not found.closed and not found.deleted:
-            return found
         assigned = state.partitions.get((topic_id, number))
         if assigned is None or self.node not in assigned.replicas:
             raise UnknownTopicOrPartitionError(f"no replica of {decided.name}-{number} is here", path=self.path)
@@ -159,7 +166,7 @@ class SetDirectory:
         self.log_directory.forget_partition(LOG, 0)
         return renewed
 
-    def present(self, place: tuple[UUID, int], name: str) -> Partition | None:
+    def present(self, place: Place, name: str) -> Partition | None:
         """The partition if it is open here."""
         found = self.log_directory.partitions.get((name, place[1]))
         return found if found is not None and found.topic_id == place[0].bytes and not found.closed else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -21,7 +21,7 @@ from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replication.decide import decide
-from embedlog.replication.events import Event, Refusal
+from embedlog.replication.events import Event, Place, Refusal
 from embedlog.replication.records import Partition as PartitionRecord
 from embedlog.replication.state import State, apply_all
 from tests.support.replica_logs import SMALL
@@ -75,9 +75,9 @@ class Disk:
         if self.broken and self.fuse < 0:
             raise StorageError("the disk is gone", errno=errno.EIO, path=self.path / "t-0")
 
-    def replica(self, topic_id: UUID, number: int, state: State) -> Partition:
+    def replica(self, place: Place, name: str, hint: Callable[[], State]) -> Partition:
         self.check()
-        return cast("Partition", Breakable(self, self.log._engine.partition("t", number)))
+        return cast("Partition", Breakable(self, self.log._engine.partition("t", place[1])))
 
     def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
         return True
