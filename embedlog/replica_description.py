@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from embedlog.display.tables import counted, line, table
+from embedlog.display.tables import counted, counted_partitions, line, table
 
 __all__ = [
     "DecisionDescription",
@@ -85,6 +85,7 @@ class ReplicatedPartitionDescription:
 
     `leader` is -1 without one. `replicas` are the assigned nodes, the preferred leader first; `copies` describes each of them,
     and those that are still to be deleted. `state` has the name of Kafka's controller, for example "OnlinePartition".
+    `internal` is whether the topic is internal, for example `__consumer_offsets`.
     """
 
     topic: str
@@ -101,6 +102,7 @@ class ReplicatedPartitionDescription:
     min_in_sync: int = 1
     high_watermark: int | None = None
     copies: tuple[ReplicaDescription, ...] = ()
+    internal: bool = False
 
     @property
     def offline(self) -> bool:
@@ -165,7 +167,7 @@ class ReplicasDescription:
         return {**found, "warnings": list(self.warnings)}
 
     def __repr__(self) -> str:
-        directories, partitions = _directories(self), counted(len(self.partitions), "partition")
+        directories, partitions = _directories(self), _partitions(self)
         warnings = f", {counted(len(self.warnings), 'warning')}" if self.warnings else ""
         return f"<embedlog.ReplicasDescription: {directories}, {partitions}{warnings}>"
 
@@ -218,7 +220,7 @@ def _tables(found: ReplicasDescription) -> Iterator[Table]:
     shown = found.partitions[:PARTITIONS_SHOWN]
     more = "" if len(shown) == len(found.partitions) else f", the first {len(shown)} of them"
     yield (
-        f"{counted(len(found.partitions), 'partition')}{more}",
+        f"{_partitions(found)}{more}",
         _PARTITION_HEAD,
         [row for each in shown for row in _partition_rows(each)],
     )
@@ -284,6 +286,10 @@ def _text(head: Sequence[str], rows: list[list[str]]) -> str:
 
 def _directories(found: ReplicasDescription) -> str:
     return "1 directory" if len(found.directories) == 1 else f"{len(found.directories)} directories"
+
+
+def _partitions(found: ReplicasDescription) -> str:
+    return counted_partitions(len(found.partitions), sum(each.internal for each in found.partitions))
 
 
 def _nodes(nodes: Iterable[int]) -> str:

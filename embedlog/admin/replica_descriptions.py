@@ -35,6 +35,7 @@ from embedlog.replication.records import LOG, Partition
 from embedlog.replication.state import State
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.identity import read_meta
+from embedlog.topic import is_internal
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -229,6 +230,7 @@ def _partition(observed: _Observed, decided: Partition, answering: set[int]) -> 
         decided.leader, decided.leader_epoch, decided.partition_epoch, decided.replicas, decided.isr, decided.elr,
         decided.adding, decided.removing, state.required(decided),
         leader.high_watermark if leader is not None else max(ends, default=None), tuple(copies),
+        is_internal(place.topic),
     )  # fmt: skip
 
 
@@ -296,4 +298,5 @@ def _only(node: int, place: Place, found: Position | None, epoch: int) -> Replic
         place.topic, place.number, online, node, max(epoch, found.epoch if found is not None else 0), 0, (node,), (node,),
         high_watermark=None if found is None else found.high_watermark,
         copies=(_with_offsets(copy, found, found, {}, place),),
+        internal=is_internal(place.topic),
     )  # fmt: skip

@@ -28,7 +28,7 @@ from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords
 from embedlog.display import tables
-from embedlog.errors import ConfigError, MissingExtraError
+from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import end_offset
 
@@ -212,7 +212,10 @@ class Scan:
 
     def _repr_html_(self) -> str:
         fields = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
-        found = self.head(SHOWN + 1)
+        try:
+            found = self.head(SHOWN + 1)
+        except EmbedlogError as error:  # a closed log, removed records, damage: its text is shown, not a traceback of this method
+            return tables.table(f"scan of {self.topic}: {tables.shown(error)}", (), [])
         more = "" if len(found) <= SHOWN else f", the first {SHOWN} records"
         rows = [[getattr(each, name) for name in fields] for each in found[:SHOWN]]
         return tables.shortened(f"scan of {self.topic}{more}", fields, rows)

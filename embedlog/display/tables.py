@@ -36,6 +36,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def counted_partitions(count: int, internal: int) -> str:
+    """A count of partitions; those of internal topics are stated beside the others."""
+    own = counted(count - internal, "partition")
+    return f"{own} and {internal} of internal topics" if internal else own
+
+
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table; one without a head is a list."""
     from html import escape  # with all entities of HTML: an opening imports this module, and makes no table

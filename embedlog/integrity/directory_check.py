@@ -16,7 +16,7 @@ from embedlog.errors import EmbedlogError, StorageError
 from embedlog.integrity.partition_check import Checked, Known, PartitionCheck
 from embedlog.integrity.report import CheckReport, Finding
 from embedlog.storage import checkpoints, file_names, files, identity
-from embedlog.topic import TopicRegistry
+from embedlog.topic import TopicRegistry, is_internal
 
 Progress = Callable[[int, int], object]  # bytes read so far, all bytes
 
@@ -39,12 +39,13 @@ class Total:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.partitions = self.segments = self.batches = self.size_bytes = 0
+        self.partitions = self.internal_partitions = self.segments = self.batches = self.size_bytes = 0
         self.ends: checkpoints.Offsets = {}  # the log ends
 
     def add(self, known: Known, checked: Checked) -> None:
         """Add one partition."""
         self.partitions += 1
+        self.internal_partitions += is_internal(known.topic)
         if checked.end is not None:
             self.ends[known.topic, known.number] = checked.end
         self.findings += checked.findings
@@ -57,6 +58,7 @@ class Total:
         self.findings += other.findings
         self.ends |= other.ends
         self.partitions += other.partitions
+        self.internal_partitions += other.internal_partitions
         self.segments += other.segments
         self.batches += other.batches
         self.size_bytes += other.size_bytes
@@ -65,7 +67,14 @@ class Total:
         """The report of all that was added: damage first."""
         order = {"damage": 0, "cache": 1, "note": 2}
         found = sorted(self.findings, key=lambda each: order[each.severity])
-        return CheckReport(tuple(found), self.partitions, self.segments, self.batches, self.size_bytes)
+        return CheckReport(
+            tuple(found),
+            self.partitions,
+            self.segments,
+            self.batches,
+            self.size_bytes,
+            internal_partitions=self.internal_partitions,
+        )
 
 
 def root_findings(path: Path, ends: checkpoints.Offsets) -> list[Finding]:

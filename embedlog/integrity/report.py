@@ -107,7 +107,8 @@ class CheckReport:
     """The result of a check.
 
     `partitions`, `segments`, `batches` and `size_bytes` count what was read. After a repair, `repaired` describes the changes,
-    and `findings` is what is left.
+    and `findings` is what is left. `internal_partitions` are those of internal topics, for example `__consumer_offsets`;
+    `partitions` includes them.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -116,6 +117,7 @@ class CheckReport:
     batches: int = 0
     size_bytes: int = 0
     repaired: tuple[str, ...] = ()
+    internal_partitions: int = 0
 
     @property
     def damaged(self) -> bool:
@@ -128,8 +130,8 @@ class CheckReport:
         return all(each.severity == NOTE for each in self.findings)
 
     def __str__(self) -> str:
-        counts = (self.partitions, "partition"), (self.segments, "segment"), (self.size_bytes, "byte")
-        read = ", ".join(tables.counted(*each) for each in counts)
+        partitions = tables.counted_partitions(self.partitions, self.internal_partitions)
+        read = f"{partitions}, {tables.counted(self.segments, 'segment')}, {tables.counted(self.size_bytes, 'byte')}"
         count = sum(each.severity != NOTE for each in self.findings)
         lines = [f"{read}: {tables.counted(count, 'finding') if count else 'in order'}"]
         lines += [f"repaired: {each}" for each in self.repaired]

@@ -50,10 +50,11 @@ def _drawn(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit:
 
 def _axes() -> Axes:
     try:
-        from matplotlib.figure import Figure
+        from embedlog.plot.shown_figure import ShownFigure
     except ImportError as missing:
         raise MissingExtraError("plots need matplotlib", extra="plot") from missing
-    return Figure(layout="constrained").add_subplot()
+    axes: Axes = ShownFigure(layout="constrained").add_subplot()
+    return axes
 
 
 def _escaped(name: str) -> str:

@@ -45,6 +45,11 @@ class History:
         self._log, self._clock_s = log, clock_s
         self._found: deque[Observation] = deque(maxlen=count_max)
 
+    def __repr__(self) -> str:
+        found = self._found
+        seconds = f" in {found[-1].time_s - found[0].time_s:.1f} s" if found else ""
+        return f"<embedlog.plot.History: {len(found)} observations{seconds}>"
+
     def observe(self) -> Observation:
         """Add the present state, and return it. Raises ClosedError."""
         known = self._log.metrics()

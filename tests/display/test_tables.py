@@ -39,7 +39,10 @@ def test_a_log_and_its_topics_are_tables(tmp_path: Path) -> None:
         scan = log.scan("orders")._repr_html_()
         assert scan.count("&lt;script&gt;") == 3
         assert "<script" not in scan
+        scan = log.scan("orders")
     assert " closed" in log._repr_html_()
+    assert scan._repr_html_().startswith("<table><caption>scan of orders: ")
+    assert "the log was closed; open it again" in scan._repr_html_()
 
 
 def test_a_group_is_a_table() -> None:
@@ -128,5 +131,9 @@ def test_descriptions_have_a_short_repr(tmp_path: Path) -> None:
         assert repr(log.scan("orders")).startswith("Scan('orders', bounds={0: (0, 0), 1: (0, 0), ")
         assert "4: (0, 0)} (the first 5 of 8), columns=" in repr(log.scan("orders"))
         assert repr(log.replicas()) == "<embedlog.ReplicasDescription: 1 directory, 8 partitions>"
+        log.reset_group_offsets("g", ["orders"], to="earliest")
+        assert repr(log.replicas()) == "<embedlog.ReplicasDescription: 1 directory, 8 partitions and 50 of internal topics>"
+        assert "8 partitions and 50 of internal topics\n" in str(log.replicas())
+        assert repr(log.check()).startswith("<embedlog.CheckReport: 8 partitions and 50 of internal topics, 58 segments, ")
     group = GroupDescription("g", "Empty", partitions=(GroupPartition("t", 1, OffsetAndMetadata(2), 5),))
     assert repr(group) == "<embedlog.GroupDescription 'g': Empty, 0 members, 1 partition, lag 3>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 from pathlib import Path
@@ -78,6 +77,7 @@ def test_plots_have_the_values_of_a_log(tmp_path: Path) -> None:
     assert [float(each) for each in axes.lines[0].get_ydata()] == [0.0, 10.0]
     assert [round(each * 86_400) for each in axes.lines[0].get_xdata()] == [100, 102]
     assert axes.get_legend_handles_labels()[1] == ["\u200b_g\\$x\\$\\n"]
+    assert repr(history) == "<embedlog.plot.History: 2 observations in 2.0 s>"
     lines = {each.get_label(): each for each in plot.throughput(history).lines}
     assert list(lines["orders"].get_ydata()) == [5.0]
 
@@ -86,9 +86,8 @@ def test_plots_have_the_values_of_a_log(tmp_path: Path) -> None:
 @pytest.mark.may_leak("matplotlib keeps the files of its fonts open")
 def test_a_plot_of_hostile_names_is_drawn() -> None:
     pytest.importorskip("matplotlib")
-    picture = io.BytesIO()
-    plot.lag(history_of(({}, {"$\\frac{": 1, "_x": 2}), ({}, {"$\\frac{": 3, "\n": 4}))).figure.savefig(picture, format="png")
-    assert picture.getvalue().startswith(b"\x89PNG")
+    figure = plot.lag(history_of(({}, {"$\\frac{": 1, "_x": 2}), ({}, {"$\\frac{": 3, "\n": 4}))).figure
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
 
 
 def test_a_plot_takes_given_axes_and_names_some_of_many_lines() -> None:
@@ -105,5 +104,6 @@ def test_a_plot_takes_given_axes_and_names_some_of_many_lines() -> None:
 
 def test_a_plot_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "embedlog.plot.shown_figure", raising=False)
     with pytest.raises(embedlog.MissingExtraError, match=r"embedlog\[plot\]"):
         plot.lag(history_of())
