@@ -31,6 +31,7 @@ ADDED = (
     "tests/model/README.md",
     "tests/faults/README.md",
 )
+RENAMED = {"README.md": "index.md", "SECURITY.md": "security-policy.md"}  # docs/security.md differs from the latter in case only
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]*|[^):#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 DIRECTIVE = re.compile(r"^::: embedlog\.(\w+)$", re.MULTILINE)
@@ -45,8 +46,8 @@ def slug(heading: str, separator: str) -> str:
 
 def page_of(path: str) -> str:
     """The address of the page that a file of the repository becomes: a program becomes a page with its text."""
-    if path == "README.md":
-        return "index.md"
+    if path in RENAMED:
+        return RENAMED[path]
     return (path.removeprefix("docs/")).removesuffix(".py") + ("" if path.endswith(".md") else ".md")
 
 

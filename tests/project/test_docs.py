@@ -72,6 +72,10 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
+def test_no_diagram_needs_a_script() -> None:
+    assert [name(page) for page in PAGES if "```mermaid" in page.read_text()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -76,6 +77,18 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     loaded = {(path.name, address) for path in pages(site) for address in page(path).loaded}
     assert len(loaded) > 100
     assert {each for each in loaded if urlsplit(each[1]).netloc} == set()
+
+
+def test_no_two_files_differ_in_case_only(site: Path) -> None:
+    names = Counter(str(path.relative_to(site)).lower() for path in site.rglob("*"))
+    assert len(names) > 100
+    assert {name for name, count in names.items() if count > 1} == set()
+
+
+def test_every_diagram_is_a_part_of_its_page(site: Path) -> None:
+    shown = {str(path.relative_to(site)) for path in pages(site) if '<div class="diagram"' in path.read_text()}
+    assert {"architecture.html", "testing.html", "concepts/topic.html"} <= shown
+    assert [path for path in pages(site) if "language-mermaid" in path.read_text() or 'class="mermaid"' in path.read_text()] == []
 
 
 def test_every_document_is_a_page(site: Path) -> None:
