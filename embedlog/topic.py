@@ -229,11 +229,14 @@ class TopicRegistry:
 
     def live(self, name: str) -> Topic:
         """The topic, if it is usable. Raises UnknownTopicOrPartitionError, with similar names."""
-        topic = self._content.topics.get(name)
+        try:
+            topic = self._content.topics.get(name)
+        except TypeError:  # not hashable: a list of names
+            topic = None
         if topic is not None and topic.state == "live":
             return topic
         if topic is None and not isinstance(name, str):
-            raise TypeError(f"the name of a topic is a str, not {type(name).__name__}")
+            raise TypeError(f"the name of a topic is a str, not {type(name).__name__}: {name!r}")
         why = "is being created" if topic and topic.state == "creating" else "is being deleted" if topic else "is unknown"
         hint = "" if topic else self._hint(name)
         raise UnknownTopicOrPartitionError(f"topic {name!r} {why}{hint}", path=self.path.parent)

@@ -379,7 +379,8 @@ class GroupPartition:
     """One partition of a group: the committed offset, the log end, the assigned member.
 
     `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists or is damaged, `member_id`
-    if it is not assigned.
+    if it is not assigned. `position` is the committed offset, and `lag` the number of offsets from it to the end; each is None if
+    it is unknown. `dataclasses.asdict` and data frames contain both.
     """
 
     topic: str
@@ -387,18 +388,14 @@ class GroupPartition:
     committed: OffsetAndMetadata | None = None
     log_end_offset: int | None = None
     member_id: str | None = None
+    position: int | None = field(init=False, repr=False, compare=False)
+    lag: int | None = field(init=False, repr=False, compare=False)
 
-    @property
-    def position(self) -> int | None:
-        """The committed offset."""
-        return None if self.committed is None else self.committed.offset
-
-    @property
-    def lag(self) -> int | None:
-        """Records from the committed offset to the end; None if one of the two is unknown."""
-        if self.committed is None or self.log_end_offset is None:
-            return None
-        return self.log_end_offset - self.committed.offset
+    def __post_init__(self) -> None:
+        position = None if self.committed is None else self.committed.offset
+        object.__setattr__(self, "position", position)
+        lag = None if position is None or self.log_end_offset is None else self.log_end_offset - position
+        object.__setattr__(self, "lag", lag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,5 +443,5 @@ class GroupDescription:
         rows = [
             (each.topic, each.partition, each.position, each.log_end_offset, each.lag, each.member_id) for each in self.partitions
         ]
-        facts = f"group {self.group_id}: {self.state}, {len(self.members)} members, lag {self.lag}"
+        facts = f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, lag {self.lag}"
         return tables.shortened(facts, head, rows)

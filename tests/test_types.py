@@ -47,6 +47,10 @@ def test_the_lag_is_what_is_known_of_it() -> None:
     assert (READ.position, READ.lag) == (5, 4)
     assert (gone.position, gone.lag) == (7, None)
     assert (uncommitted.position, uncommitted.lag) == (None, None)
+    facts = dataclasses.asdict(READ)  # what a data frame is made of
+    assert (facts["position"], facts["lag"]) == (5, 4)
+    assert pickle.loads(pickle.dumps(READ)).lag == 4
+    assert "group g: Stable, 1 member, lag 4" in GROUP._repr_html_()
     assert dataclasses.replace(GROUP, partitions=(READ, gone, uncommitted, READ)).lag == 8
 
 

@@ -55,6 +55,9 @@ SPLIT_BYTES = 64 << 20  # about half a second of decoding
 class Scan:
     """Records of some partitions of a topic between bounds; created by `log.scan`.
 
+    `for record in scan.records()` reads records. The scan itself is data for Arrow: `for batch in scan` gives pyarrow
+    RecordBatches.
+
     **Threads:** many threads may read a Scan; each iterator or stream belongs to one at a time.
 
     Examples:

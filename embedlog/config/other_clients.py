@@ -35,6 +35,7 @@ _CONSUMER = {
     "highwater": _END,
     "incremental_assign": _ASSIGN,
     "incremental_unassign": _ASSIGN,
+    "lag": "current_lag(partition) is the lag of one partition; log.describe_group(group_id) has those of the group",
     "last_poll_timestamp": "metrics() has last-poll-seconds-ago",
     "last_stable_offset": "log.describe_topic(name) has it for each partition",
     "list_topics": _TOPICS,
@@ -67,6 +68,7 @@ _LOG = {
     "alter_replica_log_dirs": _REASSIGN,
     "alter_user_scram_credentials": _ACLS,
     "api_versions": _NO_SERVER,
+    "append": "records are written by log.producer().send()",
     "create_acls": _ACLS,
     "delete_acls": _ACLS,
     "delete_consumer_group_offsets": "delete_group_offsets(group_id, partitions)",
@@ -90,6 +92,7 @@ _LOG = {
     "find_hanging_transactions": _TRANSACTIONS,
     "get_broker_version_data": _NO_SERVER,
     "incremental_alter_configs": "alter_topic(name, config) changes one topic",
+    "lag": "describe_group(group_id).partitions have the lag of each partition",
     "list_config_resources": "describe_topic(name).config, and log.config",
     "list_consumer_group_offsets": "group_offsets(group_id)",
     "list_consumer_groups": "groups() returns the names",
@@ -102,8 +105,10 @@ _LOG = {
     "list_transactions": _TRANSACTIONS,
     "perform_leader_election": "elect(topic, partition) elects leaders of a set",
     "poll": "records are read by log.consumer(…).poll()",
+    "read": "scan(topic).records() reads what is there, and log.consumer(topic).poll(timeout) waits for more",
     "reset_configs": "alter_topic(name, {setting: None}) resets a setting",
     "send": "records are sent by log.producer().send()",
+    "tail": "log.consumer(topic) reads from the end on, and scan(topic).head() returns the first records",
     "update_features": _NO_SERVER,
     "wait_for_topics": "create_topic() returns when the topic is usable by every process",
 }
@@ -113,7 +118,13 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
     "Consumer": _CONSUMER | {"start": _CONTEXT, "stop": _CONTEXT},
     "Log": _LOG,
     "Producer": _PRODUCER | {"send_and_wait": "send(…).result()", "start": _CONTEXT, "stop": _CONTEXT},
+    "Scan": {
+        "count": "num_rows is the number of records",
+        "read": "records() iterates over them",
+        "to_list": "list(scan.records())",
+    },
 }
+SUBMODULES = ("aio", "duckdb", "exporters", "mirror", "plot", "polars", "progress", "schemas", "spark", "testing")
 _OPENED = "embedlog.open(path) returns the log"
 MODULE: Mapping[str, str] = {  # names of packages, which `embedlog` itself does not have
     "AIOKafkaConsumer": f"{_OPENED}, log.async_consumer(*topics, …) the consumer",
@@ -133,8 +144,9 @@ MODULE: Mapping[str, str] = {  # names of packages, which `embedlog` itself does
     "ProducerFencedError": "the class is FencedError",
     "ProducerFenced": "the class is FencedError",
     "TopicAlreadyExistsError": "the class is TopicExistsError",
+    "connect": f"{_OPENED}; there is no server",
     "UnknownTopicOrPartition": "the class is UnknownTopicOrPartitionError",
-}
+} | {name: f"it is a module of its own: import embedlog.{name}" for name in SUBMODULES}
 
 
 class _Absent:

@@ -51,6 +51,8 @@ class TopicConfig(Options):
         r"message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
         r"errors\.deadletterqueue\..*": _NO_SHARE,
         r"internal\..*": _INTERNAL,
+        "partitions": "it is an argument of the creation; create_partitions(topic, total_count) adds partitions",
+        r"config|exist\.ok": "it is an argument of the call, not a setting of the topic",
         r"replication\.factor": "it is an argument of the creation, not a setting of the topic",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {

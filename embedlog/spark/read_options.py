@@ -258,6 +258,12 @@ OPTIONS: dict[str, Option] = {
 }  # fmt: skip
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _BY_LOWER |= {f"kafka.{name}": name for name in ("isolation.level", "group.id")}
+RENAMED = {  # names of other calls and options, in lower case
+    "topic": "subscribe", "topics": "subscribe", "topicspattern": "subscribePattern", "pattern": "subscribePattern",
+    "partitions": "assign", "directory": "path",
+    "startoffset": "startingOffsets", "endoffset": "endingOffsets", "auto.offset.reset": "startingOffsets",
+    "kafka.auto.offset.reset": "startingOffsets", "starttime": "startingTimestamp", "endtime": "endingTimestamp",
+}  # fmt: skip
 ELSEWHERE = {  # of Spark's Kafka source, without a meaning here
     "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix",
 }  # fmt: skip
@@ -270,9 +276,10 @@ def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, owner: str = "so
         return name
     if given.lower() == "paths":  # Spark's name of several arguments of `load`, in JSON
         return "path"
-    if given.lower().startswith("kafka.") or given.lower() in ELSEWHERE:
+    meant = RENAMED.get(given.lower(), "").lower()
+    if meant not in known and (given.lower().startswith("kafka.") or given.lower() in ELSEWHERE):
         raise embedlog.ConfigError(f"{given}: this source has no broker and no client to configure: remove the option")
-    near = difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
+    near = [meant] if meant in known else difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
     hint = f"; did you mean {known[near[0]]}?" if near else ""
     raise embedlog.ConfigError(f"{given}: unknown option of the embedlog {owner}{hint}")
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import TopicPartition
-from embedlog.testing.expectations import UNSET, Expected, expected_record, shown, shown_record
+from embedlog.config import keywords
+from embedlog.testing.expectations import UNSET, Expected, expected_record, field_count, shown, shown_record
 
 if TYPE_CHECKING:
     from embedlog import IsolationLevel, Log, Record
@@ -24,6 +25,7 @@ SHOWN_MAX: Final = 10  # records of a list in a message
 COMMITTED: Final = "read_committed"
 
 
+@keywords.checked_call
 def records(
     log: Log, topic: str, *, partition: int | None = None, isolation_level: IsolationLevel = COMMITTED
 ) -> list[Record[bytes, bytes]]:
@@ -34,6 +36,7 @@ def records(
     return list(log.scan(topic, partitions=partition, isolation_level=isolation_level).records())
 
 
+@keywords.checked_call
 def wait_for_records(
     log: Log,
     topic: str,
@@ -65,6 +68,7 @@ def wait_for_records(
 # ---- records -----------------------------------------------------------------------------------------
 
 
+@keywords.checked_call
 def assert_records(
     log: Log,
     topic: str,
@@ -167,7 +171,7 @@ class _Matching:
         self._fitting: dict[int, list[int]] = {}
         self.record_of: dict[int, int] = {}
         self._taken: dict[int, int] = {}
-        late = [at for at in sorted(range(len(wanted)), key=lambda at: -wanted[at].field_count) if not self._take_free(at)]
+        late = [at for at in sorted(range(len(wanted)), key=lambda at: -field_count(wanted[at])) if not self._take_free(at)]
         for at in late:
             self._augment(at)
 
@@ -222,6 +226,7 @@ def _listed(found: Sequence[Any]) -> str:
     return "".join(f"\n{line}" for line in _shortened([f"  {shown_record(each)}" for each in found]))
 
 
+@keywords.checked_call
 def assert_key_order(
     log: Log, topic: str, expected: Mapping[Any, Sequence[Any]], *, isolation_level: IsolationLevel = COMMITTED
 ) -> None:
@@ -245,12 +250,17 @@ def assert_key_order(
 # ---- groups ------------------------------------------------------------------------------------------
 
 
+@keywords.checked_call
 def assert_committed(log: Log, group_id: str, expected: Mapping[tuple[str, int], int | None]) -> None:
     """Assert the committed offsets of a group: (topic, partition) to the offset of the next record; None for no commit.
 
-    Partitions that are not named are not checked. Raises AssertionError, GroupNotFoundError. **Threads:** any.
+    Partitions that are not named are not checked. Raises AssertionError, GroupNotFoundError, and TypeError for another key.
+    **Threads:** any.
     """
     __tracebackhide__ = True
+    for place in expected:
+        if not isinstance(place, tuple) or len(place) != 2:
+            raise TypeError(f"a key of expected is a TopicPartition or a pair (topic, partition), not {place!r}")
     offsets = log.group_offsets(group_id)
     lines = []
     for place, wanted in expected.items():
@@ -261,6 +271,7 @@ def assert_committed(log: Log, group_id: str, expected: Mapping[tuple[str, int],
         raise AssertionError("\n".join([f"group {group_id!r}: committed offsets differ", *_shortened(lines)]))
 
 
+@keywords.checked_call
 def assert_lag(log: Log, group_id: str, expected: int, *, topic: str | None = None) -> None:
     """Assert the lag of a group: the records after its committed offsets, of all its topics or of one.
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from embedlog.config import keywords
+
 __all__ = ["Expected", "expected_record", "record", "shown"]
 
 BYTES_SHOWN_MAX: Final = 120  # characters of one value in a message
@@ -40,11 +42,6 @@ class Expected:
     offset: Any = UNSET
     timestamp_ms: Any = UNSET
 
-    @property
-    def field_count(self) -> int:
-        """The number of fields that are compared."""
-        return sum(getattr(self, each.name) is not UNSET for each in fields(self))
-
     def matches(self, found: Any) -> bool:
         """Whether a record has all expected fields."""
         return not any(True for _ in self.differences(found))
@@ -61,6 +58,12 @@ class Expected:
         return " ".join(f"{name}={shown(wanted)}" for name, wanted in named if wanted is not UNSET) or "any record"
 
 
+def field_count(wanted: Expected) -> int:
+    """The number of fields that are compared."""
+    return sum(getattr(wanted, each.name) is not UNSET for each in fields(wanted))
+
+
+@keywords.checked_call
 def record(
     value: Any = UNSET,
     *,

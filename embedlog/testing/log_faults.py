@@ -18,8 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import embedlog
-from embedlog import GroupMetadata, StateError, WakeupError
+from embedlog import ConfigError, GroupMetadata, StateError, WakeupError
 from embedlog._native import system
+from embedlog.config import keywords
 from embedlog.storage.liveness import age_leases
 from embedlog.testing.killed import run_killed
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["Fault", "Faults", "Held", "faults"]
 
 APPEND, MARKER, COMMIT, AFTER = "append", "marker", "commit", "after "
+KILLED_AT: Final = {
+    "before append": APPEND,
+    "after append": AFTER + APPEND,
+    "before commit": COMMIT,
+    "after commit": AFTER + COMMIT,
+}
 EVERY: Final = "*"  # instead of a topic: the log's own ones too, and the markers of transactions
 POLL_NS: Final = 1 << 61  # longer than any max.poll.interval.ms
 TIMEOUT_S: Final = 10.0
@@ -36,6 +43,7 @@ TIMEOUT_S: Final = 10.0
 Effect = Callable[[int], bool]  # given the deadline on the boot clock: whether the step may begin
 
 
+@keywords.checked
 class Fault:
     """One fault, from the beginning of its block to its end. Threads: any."""
 
@@ -65,7 +73,7 @@ class Fault:
 
     # ---- for `Faults` ----------------------------------------------------------------------------
 
-    def applies(self, step: str, name: str, number: int) -> bool:
+    def _applies(self, step: str, name: str, number: int) -> bool:
         """Whether a step is one of this fault; then it is counted. The log's own topics have faults that name them."""
         every = self._name == EVERY and step in (APPEND, MARKER)
         named = name == self._name or (self._name is None and not name.startswith("__"))
@@ -80,18 +88,13 @@ class Fault:
             self._changed.notify_all()
             return True
 
-    def take_effect(self, deadline_ns: int) -> bool:
-        return self._effect(deadline_ns)
-
-    def check_reached(self) -> None:
+    def _check_reached(self, hint: str) -> None:
         __tracebackhide__ = True
         if not self._count:
-            raise AssertionError(
-                f"{self._title}: no {self._step} was made inside the block; wait there for what the program does "
-                f"(future.result(), flush(), reached()), or give required=False"
-            )
+            raise AssertionError(f"{self._title}: no {self._step} was made inside the block; {hint}")
 
 
+@keywords.checked
 class Held(Fault):
     """Appends that wait until `release`, as for another process that is stopped inside of an append. Threads: any."""
 
@@ -99,20 +102,53 @@ class Held(Fault):
         """Let all waiting appends continue, and all later ones. Idempotent."""
         self.heal()
 
-    def wait(self, deadline_ns: int) -> bool:
+    def _wait(self, deadline_ns: int) -> bool:
         """Wait for `release`; False at the deadline."""
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         with self._changed:
             return self._changed.wait_for(lambda: self._healed, max(0.0, left_s))
 
 
-class Faults:
-    """The faults of one open log. Threads: any."""
+class _ActiveFaults:
+    """The faults that have begun and not ended, as the `Interposer` of the log. Threads: any."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._mutex = threading.Lock()
         self._active: list[Fault] = []
+
+    def before(self, step: str, name: str, number: int, deadline_ns: int) -> bool:
+        """Called by the log before each append and commit."""
+        with self._mutex:
+            found = [each for each in self._active if each._applies(step, name, number)]
+        return all(each._effect(deadline_ns) for each in found)
+
+    def after(self, step: str, name: str, number: int) -> None:
+        """Called by the log after each append and commit, before its caller learns of it."""
+        self.before(AFTER + step, name, number, system.boot_ns())
+
+    def begin(self, fault: Fault) -> None:
+        with self._mutex:
+            first = not self._active
+            self._active.append(fault)
+        if first:
+            self._log._engine.interpose(self)
+
+    def end(self, fault: Fault) -> None:
+        with self._mutex:
+            self._active.remove(fault)
+            last = not self._active
+        if last and not self._log._engine.closed:
+            self._log._engine.interpose(None)
+
+
+@keywords.checked
+class Faults:
+    """The faults of one open log, made by `faults`. Threads: any."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._active = _ActiveFaults(log)
 
     # ---- appends ---------------------------------------------------------------------------------
 
@@ -132,7 +168,7 @@ class Faults:
         an attempt after a passing error until `delivery.timeout.ms`, so one failure is visible only in its metrics. In a set
         another directory takes over.
         """
-        failure = error or OSError(errno.EIO, os.strerror(errno.EIO))
+        failure = _given(error)
         title = f"append_fails({'' if topic is None else repr(topic)})"
         return self._during(Fault(title, APPEND, topic, partition, times, _raising(failure)), required)
 
@@ -148,7 +184,7 @@ class Faults:
         An append that waits for longer than its timeout fails as for a lock that another process holds, and is repeated.
         """
         title = f"append_held({'' if topic is None else repr(topic)})"
-        held = Held(title, APPEND, topic, partition, None, lambda deadline_ns: held.wait(deadline_ns))
+        held = Held(title, APPEND, topic, partition, None, lambda deadline_ns: held._wait(deadline_ns))
         with self._during(held, required):
             try:
                 yield held
@@ -176,7 +212,7 @@ class Faults:
 
         `error` and `times` are as for `append_fails`. Nothing of the commit is written.
         """
-        failure = error or OSError(errno.EIO, os.strerror(errno.EIO))
+        failure = _given(error)
         return self._during(Fault(f"commit_fails({name!r})", COMMIT, name, None, times, _raising(failure)), required)
 
     # ---- members and producers -------------------------------------------------------------------
@@ -255,12 +291,12 @@ class Faults:
         group, or the transactional id, of the commit; None: any of the program. Offsets of a transaction are a commit of their
         group, which counts after the commit of the transactional id. `nth`: of the times that the point is reached.
         `work` gets the child's log, and must use no client of this process. `timeout` is in seconds.
-        Raises AssertionError if `work` ends in another way, or not in time.
+        Raises AssertionError if `work` ends in another way, or not in time, and ConfigError for another point.
         """
         __tracebackhide__ = True
-        step = {"before append": APPEND, "after append": AFTER + APPEND, "before commit": COMMIT, "after commit": AFTER + COMMIT}[
-            at
-        ]
+        step = KILLED_AT.get(at)
+        if step is None:
+            raise ConfigError("at", expected=" or ".join(map(repr, KILLED_AT)), found=repr(at))
         config, paths = self._log.config, [each.path for each in self._log._engine.directories]
         settings = {each: getattr(config, each) for each in config.given}
 
@@ -273,43 +309,33 @@ class Faults:
 
         run_killed(run, timeout, f"killed({at!r}{'' if name is None else f', {name!r}'})")
 
-    # ---- the interposer --------------------------------------------------------------------------
-
-    def before(self, step: str, name: str, number: int, deadline_ns: int) -> bool:
-        """Called by the log before each append and commit (`Interposer`)."""
-        with self._mutex:
-            found = [each for each in self._active if each.applies(step, name, number)]
-        return all(each.take_effect(deadline_ns) for each in found)
-
-    def after(self, step: str, name: str, number: int) -> None:
-        """Called by the log after each append and commit, before its caller learns of it (`Interposer`)."""
-        self.before(AFTER + step, name, number, system.boot_ns())
-
     @contextmanager
     def _during(self, fault: Fault, required: bool) -> Iterator[Fault]:
         __tracebackhide__ = True
-        self._begin(fault)
+        self._active.begin(fault)
         try:
             yield fault
         finally:
             fault.heal()
-            self._end(fault)
+            self._active.end(fault)
         if required:
-            fault.check_reached()
+            fault._check_reached(self._hint(fault))
 
-    def _begin(self, fault: Fault) -> None:
-        with self._mutex:
-            first = not self._active
-            self._active.append(fault)
-        if first:
-            self._log._engine.interpose(self)
+    def _hint(self, fault: Fault) -> str:
+        """What to change for a fault that nothing reached."""
+        topics = [] if self._log._engine.closed else self._log.topics()
+        if topics and fault._step == APPEND and fault._name not in (None, EVERY, *topics):
+            return f"there is no topic {fault._name!r}, only {', '.join(map(repr, topics))}"
+        return "wait there for what the program does (future.result(), flush(), reached()), or give required=False"
 
-    def _end(self, fault: Fault) -> None:
-        with self._mutex:
-            self._active.remove(fault)
-            last = not self._active
-        if last and not self._log._engine.closed:
-            self._log._engine.interpose(None)
+
+def _given(error: Exception | None) -> Exception:
+    """The error of a fault. Raises TypeError for anything else."""
+    if error is None:
+        return OSError(errno.EIO, os.strerror(errno.EIO))
+    if not isinstance(error, Exception):
+        raise TypeError(f"error is an exception, such as OSError(errno.ENOSPC, 'full'), not {error!r}")
+    return error
 
 
 def _delaying(seconds: float) -> Effect:
@@ -339,6 +365,7 @@ def _raising(error: Exception) -> Effect:
     return effect
 
 
+@keywords.checked_call
 def faults(log: Log) -> Faults:
     """The faults of an open log, for its appends and commits in this process. Several such objects of one log exclude each other.
 

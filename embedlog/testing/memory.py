@@ -16,6 +16,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from embedlog.config import keywords
+
 if TYPE_CHECKING:
     from embedlog import Log
 
@@ -43,6 +45,7 @@ def memory_parent(free_bytes_min: int = FREE_BYTES_MIN, memory: str = MEMORY) ->
     return memory if usable else None
 
 
+@keywords.checked_call
 @contextmanager
 def memory_directory(free_bytes_min: int = FREE_BYTES_MIN) -> Iterator[Path]:
     """An empty directory, in memory if possible; it is removed at the end of the block.
@@ -57,6 +60,7 @@ def memory_directory(free_bytes_min: int = FREE_BYTES_MIN) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@keywords.checked_call
 @contextmanager
 def open_log(
     topics: Mapping[str, int] | Iterable[str] = (),

@@ -17,6 +17,7 @@ from typing import Final
 from embedlog import StateError
 from embedlog._native import system
 from embedlog._native.clock import advance
+from embedlog.config import keywords
 from embedlog.storage.liveness import age_leases
 
 __all__ = ["Clock", "clock"]
@@ -25,6 +26,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _one_at_a_time: Final = threading.Lock()
 
 
+@keywords.checked
 class Clock:
     """The stopped clock of this process, made by `clock`. Threads: any; one thread moves it."""
 
@@ -52,12 +54,15 @@ class Clock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> int:
-        """Let time pass; returns the new time in ms. The parts are added. Raises ValueError for a negative interval.
+        """Let time pass; returns the new time in ms. The parts are added. Raises ValueError for a negative interval,
+        and TypeError for a number without a unit.
 
         Timestamps, `retention.ms`, `segment.ms`, `delete.retention.ms`, `offsets.retention.minutes`, `transaction.timeout.ms`
         and the expiry of ids follow. A consumer that polls less often than `max.poll.interval.ms` leaves its group.
         Deletions are work of housekeeping: `log.housekeep()` does it in the caller's thread.
         """
+        if interval is not None and not isinstance(interval, timedelta):
+            raise TypeError(f"interval is a timedelta, not {interval!r}; a number has a unit, such as minutes=5")
         passed = (interval or timedelta()) + timedelta(
             days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
         )
@@ -79,6 +84,7 @@ class Clock:
         system.freeze_wall(self._now_ms)
 
 
+@keywords.checked_call
 @contextmanager
 def clock(start: datetime | int | None = None) -> Iterator[Clock]:
     """Stop the clock of this process for the time of the block; afterwards the real time is used again.

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ HERE = {
     "Consumer": embedlog.Consumer,
     "Log": embedlog.Log,
     "Producer": embedlog.Producer,
+    "Scan": embedlog.Scan,
 }
 
 
@@ -74,7 +76,10 @@ def test_the_package_explains_names_of_other_packages() -> None:
         embedlog.KafkaProducer  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"no attribute 'Kafka'$"):
         embedlog.Kafka  # type: ignore[attr-defined]
-    assert not any(hasattr(embedlog, name) for name in other_clients.MODULE)
+    with pytest.raises(AttributeError, match=r"no attribute 'spark'; it is a module of its own: import embedlog.spark"):
+        embedlog.__getattr__("spark")  # an attribute after an import of it
+    assert not any(hasattr(embedlog, name) for name in other_clients.MODULE if name not in other_clients.SUBMODULES)
+    assert all(find_spec(f"embedlog.{name}") for name in other_clients.SUBMODULES)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,26 @@ def test_results_have_the_names_of_other_clients(log: embedlog.Log) -> None:
         assert (found.timestamp, found.timestamp_ms) == (5000, 5000)
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             producer.send("t", b"v", partition=7).get(10)
+
+
+def test_the_message_of_send_names_its_arguments(log: embedlog.Log) -> None:
+    """It is called for each record, so the message is Python's own."""
+    wanted = r"Producer\.send\(topic, value, key, headers, partition, timestamp_ms, expected_offset\): send\(\) got an unexpected"
+    for wrong in ("timestamp", "time", "message", "expected_version"):
+        with log.producer() as producer, pytest.raises(TypeError, match=rf"{wanted} keyword argument '{wrong}'"):
+            producer.send("t", **{wrong: b"v"})
+
+    async def asynchronous() -> None:
+        async with log.async_producer() as producer:
+            with pytest.raises(TypeError, match=rf"Async{wanted} keyword argument 'timestamp'"):
+                await producer.send("t", timestamp=5)  # type: ignore[call-arg]
+
+    run(asynchronous())
+
+
+def test_a_list_of_topics_is_refused_with_the_type(log: embedlog.Log) -> None:
+    with pytest.raises(TypeError, match=r"the name of a topic is a str, not list: \['t'\]"):
+        log.scan(["t"])  # type: ignore[arg-type]
 
 
 def test_a_partition_in_the_place_of_headers_is_not_mistaken(log: embedlog.Log) -> None:

@@ -118,6 +118,7 @@ def test_one_option_in_two_spellings_is_refused() -> None:
     [
         (TopicConfig, "segment.byte", "segment.byte is not an option of a topic; did you mean segment.bytes?"),
         (ConsumerConfig, "auto_offset_rest", "auto_offset_rest is not an option of a consumer; did you mean auto_offset_reset?"),
+        (TopicConfig, "partitions", "partitions is not an option here: it is an argument of the creation; create_partitions("),
         (ProducerConfig, "zzz", "zzz is not an option of a producer"),
         (ProducerConfig, "", " is not an option of a producer"),
         (ProducerConfig, "bootstrap.servers", "bootstrap.servers is not an option here: there is no server; a log directory"),

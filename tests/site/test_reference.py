@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import embedlog
+from embedlog import testing
 from embedlog.config.other_clients import ABSENT
 from tests.conftest import ROOT
 from tests.project.test_docs import BLOCK, name, program
@@ -30,6 +32,7 @@ MODULES = (
     "embedlog.serializers", "embedlog.spark", "embedlog.testing",
 )  # fmt: skip
 CLASSES = ("AsyncConsumer", "AsyncProducer", "Batch", "Consumer", "Log", "Producer", "Scan", "Search")  # with their members
+CLASSES_OF_TESTS = ("Clock", "Expected", "Fault", "Faults", "Held")
 OF_MODULES = {"assignors", "partitioners", "serializers", "__version__"}  # names that their modules, or no page, describe
 WITHOUT_ALL = {  # modules that list no names
     "embedlog.assignors": ["ASSIGNORS", "Assignment", "Assignor", "Member", "assign_range", "assign_round_robin", "assign_sticky",
@@ -50,6 +53,10 @@ def public() -> Iterator[str]:
     for owner in CLASSES:
         members = [each for each in dir(getattr(embedlog, owner)) if not each.startswith("_")]
         yield from (f"embedlog.{owner}.{each}" for each in members if each not in ABSENT.get(owner, {}))
+    for owner in CLASSES_OF_TESTS:
+        own = vars(getattr(testing, owner)).items()  # the fields of a dataclass are in its text
+        members = [each for each, found in own if isinstance(found, (FunctionType, property))]
+        yield from (f"embedlog.testing.{owner}.{each}" for each in members if not each.startswith("_"))
 
 
 def examples(page: Path) -> dict[str, str]:

@@ -150,3 +150,12 @@ def test_a_bound_that_is_no_offset(value: Any) -> None:
 
     with pytest.raises(embedlog.ConfigError, match="startingOffsets"):
         parse(BASE | {"startingOffsets": json.dumps({"a": {"0": value}})}, stream=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("topic", "subscribe"), ("Topics", "subscribe"), ("pattern", "subscribePattern"), ("startTime", "startingTimestamp")],
+)
+def test_a_name_of_another_call_is_explained(given: str, meant: str) -> None:
+    with pytest.raises(embedlog.ConfigError, match=rf"{given}: unknown option of the embedlog source; did you mean {meant}\?"):
+        parse({"path": "d", given: "a"}, stream=False)

@@ -282,3 +282,11 @@ def test_assert_records_fails_for_an_unknown_topic(log: embedlog.Log) -> None:
     for call in (lambda: assert_records(log, "absent", []), lambda: wait_for_records(log, "absent", 1)):
         with pytest.raises(embedlog.UnknownTopicOrPartitionError):
             call()
+
+
+def test_wrong_arguments_name_the_right_ones() -> None:
+    with pytest.raises(embedlog.UnknownOptionError, match=r"record\(\) has no argument timestamp; did you mean timestamp_ms\?"):
+        record(timestamp=1)  # type: ignore[call-arg]
+    wanted = r"a key of expected is a TopicPartition or a pair \(topic, partition\), not 't'"
+    with open_log({"t": 1}) as log, pytest.raises(TypeError, match=wanted):
+        assert_committed(log, "g", {"t": 1})  # type: ignore[dict-item]

@@ -55,6 +55,10 @@ def test_time_is_set_and_advanced_in_parts(stopped: Clock) -> None:
     for wrong in (lambda: stopped.advance(seconds=-1), lambda: stopped.set(-1), lambda: stopped.set(datetime(2026, 1, 1))):
         with pytest.raises(ValueError, match=r"backwards|before 1970|needs a time zone"):
             wrong()
+    with pytest.raises(TypeError, match=r"interval is a timedelta, not 5; a number has a unit, such as minutes=5"):
+        stopped.advance(5)  # type: ignore[arg-type]
+    with pytest.raises(embedlog.UnknownOptionError, match=r"no argument minute; did you mean minutes\?"):
+        stopped.advance(minute=5)  # type: ignore[call-arg]
     assert stopped.now_ms == START_MS
 
 
