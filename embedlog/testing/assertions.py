@@ -84,7 +84,10 @@ def assert_records(
     mapping or list as JSON. `in_order=None`: in one partition all records in order, in several those of each key (ASSERTION-2);
     True: by partition, then by offset; False: in any order. Raises AssertionError. **Threads:** any.
 
-        assert_records(log, "orders", [("o-1", {"state": "new"}), record(key="o-1", headers={"source": "web"})])
+        with embedlog.testing.open_log({"orders": 1}) as log, log.producer() as producer:
+            producer.send("orders", b'{"state": "new"}', key=b"o-1", headers=[("source", b"web")]).result()
+            expected = embedlog.testing.record({"state": "new"}, headers={"source": "web"})  # or ("o-1", {"state": "new"})
+            embedlog.testing.assert_records(log, "orders", [expected])
     """
     __tracebackhide__ = True
     wanted = [expected_record(each) for each in expected]

@@ -369,9 +369,11 @@ def _raising(error: Exception) -> Effect:
 def faults(log: Log) -> Faults:
     """The faults of an open log, for its appends and commits in this process. Several such objects of one log exclude each other.
 
-        faults = embedlog.testing.faults(log)
-        with faults.disk_full():
-            ...
+        with embedlog.testing.open_log({"orders": 1}) as log, log.producer() as producer:
+            with embedlog.testing.faults(log).disk_full() as disk:
+                future = producer.send("orders", b"v")
+                disk.reached()
+            assert future.result(10).offset == 0  # there is space again
 
     **Threads:** any.
     """

@@ -5,13 +5,16 @@ A page of docs/reference is one program. The directives (`::: name`) between two
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,7 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGES = sorted(REFERENCE.glob("*.md"))
 SLOW = {"errors", "integrations", "log", "scan", "sets", "types"}  # seconds each: data frames, waits, and copies of replicas
 IN_A_SESSION = {"spark"}  # run by tests/spark/test_spark.py
+INDENTED = re.compile(r"(?<=\n\n)(?: {4}(?!>>>).*(?:\n|\Z))+")  # a literal block of a docstring
 DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 MODULES = (
     "embedlog.assignors", "embedlog.duckdb", "embedlog.exporters.opentelemetry", "embedlog.exporters.prometheus",
@@ -103,8 +107,35 @@ def test_every_name_has_a_text() -> None:
     assert silent == [], "names without a docstring, or (Record, Future) without one in _rows.pyi"
 
 
+def described(directive: str) -> str:
+    """The code in the description of a name, which the site shows at the directive. Sessions with a prompt are none."""
+    module = next(each for each in sorted((*MODULES, "embedlog"), reverse=True) if directive.startswith(f"{each}."))
+    found: Any = import_module(module)
+    for part in directive.removeprefix(f"{module}.").split("."):
+        found = getattr(found, part)
+    if not str(getattr(found, "__module__", "")).startswith("embedlog"):
+        return ""  # an alias: the description is that of another type
+    return "\n\n".join(textwrap.dedent(each) for each in INDENTED.findall(inspect.getdoc(found) or ""))
+
+
+def shown(page: Path) -> str:
+    """The code that a reader sees: that of the page, and in the place of each directive that of its description."""
+    lines = program(page).splitlines()
+    for number, line in enumerate(page.read_text().splitlines()):
+        directive = DIRECTIVE.match(line)
+        code = described(directive[1]) if directive is not None else ""
+        if code:
+            lines[number] = f"exec({code!r})"
+    return "\n".join(lines) + "\n"
+
+
+def test_code_of_descriptions_is_a_part_of_the_program() -> None:
+    assert "clock.advance" in described("embedlog.testing.clock")
+    assert "exec('with embedlog.testing.clock()" in shown(REFERENCE / "testing.md")
+
+
 def run(page: Path, folder: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]
+    command = [sys.executable, "-W", "error", "-c", f"exec(compile({shown(page)!r}, {name(page)!r}, 'exec'), {{}})"]
     answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
     assert answer.returncode == 0, answer.stderr[-3000:]
 
