@@ -85,9 +85,8 @@ def assert_records(
     True: by partition, then by offset; False: in any order. Raises AssertionError. **Threads:** any.
 
         with embedlog.testing.open_log({"orders": 1}) as log, log.producer() as producer:
-            producer.send("orders", b'{"state": "new"}', key=b"o-1", headers=[("source", b"web")]).result()
-            expected = embedlog.testing.record({"state": "new"}, headers={"source": "web"})  # or ("o-1", {"state": "new"})
-            embedlog.testing.assert_records(log, "orders", [expected])
+            producer.send("orders", b'{"state": "new"}', key=b"o-1").result()
+            embedlog.testing.assert_records(log, "orders", [("o-1", {"state": "new"})])
     """
     __tracebackhide__ = True
     wanted = [expected_record(each) for each in expected]
