@@ -23,6 +23,7 @@ ELSEWHERE = (
     ROOT / "docs" / "testing.md",  # tests, run by tests/testing/test_page.py
     ROOT / "docs" / "spark.md",  # run in the session of tests/spark/test_spark.py
 )
+SLOW = {"compacted-topics"}  # compactions, and a data frame
 MAKE = re.compile(r"^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 
 
@@ -44,7 +45,7 @@ def program(page: Path) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow) if page.parent.name in ("concepts", "porting") else page
+        pytest.param(page, marks=pytest.mark.slow) if page.parent.name in ("concepts", "porting") or page.stem in SLOW else page
         for page in PAGES
         if page not in (PROGRAMS, *ELSEWHERE) and page.parent != REFERENCE and BLOCK.search(page.read_text())
     ],
@@ -57,7 +58,13 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         assert answer.returncode == 0, answer.stderr[-3000:]
 
 
-@pytest.mark.parametrize("number", range(len(BLOCK.findall(PROGRAMS.read_text()))))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=pytest.mark.slow) if "import plot" in block else number
+        for number, block in enumerate(BLOCK.findall(PROGRAMS.read_text()))
+    ],
+)
 def test_a_recipe_runs(number: int, tmp_path: Path) -> None:
     path = tmp_path / "recipe.py"
     path.write_text(BLOCK.findall(PROGRAMS.read_text())[number])

@@ -59,10 +59,8 @@ def recipe(part: str) -> str:
     return str(found)
 
 
-@pytest.mark.parametrize(
-    ("framework", "application"),
-    [("fastapi", "FastAPI"), pytest.param("starlette.applications", "Starlette", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("framework", "application"), [("fastapi", "FastAPI"), ("starlette.applications", "Starlette")])
 def test_a_framework_takes_the_lifespan(framework: str, application: str, tmp_path: Path) -> None:
     if find_spec(framework.partition(".")[0]) is None:
         pytest.skip(f"no {application}")
