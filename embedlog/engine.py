@@ -365,6 +365,11 @@ class Engine:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
 
 
+def open_engines() -> list[Engine]:
+    """The open logs of this process."""
+    return [each for each in list(_open_engines) if not each.closed]
+
+
 def _after_fork() -> None:
     for engine in list(_open_engines):
         engine.abandon()

@@ -276,8 +276,9 @@ class Sender:
             if self._left_s(attempt.batches[0]) > pause_s:
                 self.figures.note({"retry": attempt.run.record_count})
                 target.queue.rest(pause_s)
+                attempt.problem = attempt.problem if isinstance(error, DeadlineError) else error
                 return
-            error = _too_late(error, self._settings.delivery_timeout_ms)
+            error = _too_late(error, attempt.problem, self._settings.delivery_timeout_ms)
         self._fail_attempt(target, attempt, error)
 
     def _may_pass(self, error: BaseException) -> bool:
@@ -432,9 +433,12 @@ def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
     return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches)
 
 
-def _too_late(error: BaseException, timeout_ms: int) -> Exception:
+def _too_late(error: BaseException, before: BaseException | None, timeout_ms: int) -> Exception:
+    """The error at delivery.timeout.ms, with the reason: that of an earlier try if the last one was only too late."""
     if isinstance(error, DeadlineError):
-        return error
+        if before is None:
+            return error
+        error = before
     expected = f"{timeout_ms} ms (delivery.timeout.ms)"
     late = DeadlineError(f"not written in time, and the last attempt failed: {error}", expected=expected)
     late.__cause__ = error

@@ -38,7 +38,7 @@ RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of 
 class Attempt:
     """The append of one run: the producer batches with its records, and its progress."""
 
-    __slots__ = ("batches", "counts", "end_sequence", "progress", "rebuilt", "run", "stamp", "tries")
+    __slots__ = ("batches", "counts", "end_sequence", "problem", "progress", "rebuilt", "run", "stamp", "tries")
 
     def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, progress: AppendProgress) -> None:
         self.batches = batches
@@ -48,6 +48,7 @@ class Attempt:
         self.stamp: Stamp | None = None
         self.end_sequence = 0
         self.tries = 0
+        self.problem: BaseException | None = None  # of the last try that was more than too late
         self.rebuilt = False  # split, or stamped again: done at most once
 
 

@@ -272,7 +272,7 @@ class Faults:
             raise StateError(f"the consumer is no member of group {metadata.group_id!r} now: poll until it has partitions")
         if not age_leases(POLL_NS, known.process_slot):
             raise StateError("the consumer is in a poll, or in another process: it cannot expire here")
-        groups.housekeep()  # evicts it, as another member would
+        groups.evict_ended()  # as another member would
 
     # ---- the end of the process ------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from embedlog import StateError
 from embedlog._native import system
 from embedlog._native.clock import advance
 from embedlog.config import keywords
+from embedlog.engine import open_engines
 from embedlog.storage.liveness import age_leases
 
 __all__ = ["Clock", "clock"]
@@ -58,7 +59,8 @@ class Clock:
         and TypeError for a number without a unit.
 
         Timestamps, `retention.ms`, `segment.ms`, `delete.retention.ms`, `offsets.retention.minutes`, `transaction.timeout.ms`
-        and the expiry of ids follow. A consumer that polls less often than `max.poll.interval.ms` leaves its group.
+        and the expiry of ids follow. A consumer between two polls for more than `max.poll.interval.ms` has
+        left its group when this returns. Its next commit raises CommitFailedError, and its next poll joins again.
         Deletions are work of housekeeping: `log.housekeep()` does it in the caller's thread.
         """
         if interval is not None and not isinstance(interval, timedelta):
@@ -72,7 +74,9 @@ class Clock:
         self._now_ms += passed_ms
         system.freeze_wall(self._now_ms)
         advance(passed_ms * 1_000_000)
-        age_leases(passed_ms * 1_000_000)
+        if age_leases(passed_ms * 1_000_000):
+            for engine in open_engines():
+                engine.groups.evict_ended()
         return self._now_ms
 
     def set(self, time: datetime | int) -> None:

@@ -214,6 +214,17 @@ def test_a_batch_that_grows_old_fails_with_what_it_failed_of(log: embedlog.Log, 
             producer.send("one", b"v").result(10)
 
 
+def test_the_reason_of_an_earlier_attempt_is_kept(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = StorageError("cannot append", errno=errno.ENOSPC)
+    failing(monkeypatch, log, [full, *[DeadlineError("late") for _ in range(1000)]])
+    options = {"delivery_timeout_ms": 500, "linger_ms": 0, "request_timeout_ms": 50, "retry_backoff_ms": 1}
+    with log.producer(on_delivery_error="log", **options) as producer:
+        error = producer.send("one", b"v").exception(10)
+    assert isinstance(error, DeadlineError)
+    assert error.__cause__ is full
+    assert "ENOSPC" in str(error)
+
+
 def test_what_does_not_pass_is_not_repeated(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with log.producer() as producer:
         problems: list[Exception] = [StorageError("broken", errno=errno.EROFS), DurabilityError("a sync failed")]

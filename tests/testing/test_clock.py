@@ -153,10 +153,28 @@ def test_a_consumer_that_does_not_poll_leaves_its_group(stopped: Clock) -> None:
         stopped.advance(minutes=4)
         consumer.commit({TopicPartition("t", 0): 0})
         stopped.advance(minutes=2)
-        log.housekeep()  # evicts it, as another member would
         assert log.describe_group("g").members == ()
         with pytest.raises(embedlog.CommitFailedError):
             consumer.commit({TopicPartition("t", 0): 0})
+
+
+def test_a_member_that_polls_in_time_takes_over(stopped: Clock) -> None:
+    with open_log({"t": 2}) as log, log.consumer(group_id="g", max_poll_interval_ms=600_000) as patient:
+        lost: list[list[TopicPartition]] = []
+        with log.consumer(group_id="g", enable_auto_commit=False) as late:
+            late.subscribe(["t"], on_lost=lost.append)
+            patient.subscribe(["t"])
+            deadline_s = time.monotonic() + WAIT_S
+            while {len(each.assignment()) for each in (late, patient)} != {1} and time.monotonic() < deadline_s:
+                late.poll(0.01)
+                patient.poll(0.01)
+            stopped.advance(minutes=6)  # between the two intervals
+            assert [each.member_id for each in log.describe_group("g").members] == [patient.group_metadata().member_id]
+            while len(patient.assignment()) != 2 and time.monotonic() < deadline_s:
+                patient.poll(0.01)
+            assert len(patient.assignment()) == 2
+            late.poll(0)
+            assert len(lost) == 1
 
 
 def test_waits_are_real(stopped: Clock) -> None:

@@ -15,7 +15,7 @@ GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
@@ -190,6 +190,14 @@ class Groups(Offsets):
 
         Threads: one at a time.
         """
+        self._watches = self._evict_ended(self._watches)
+
+    def evict_ended(self) -> None:
+        """As `housekeep`, for what one observation shows: ended processes, and members whose polls stopped. Threads: any."""
+        if not self.host.read_only:
+            self._evict_ended({})
+
+    def _evict_ended(self, known: Mapping[str, Watch]) -> dict[str, Watch]:
         watches: dict[str, Watch] = {}
         for number in self.topic.written():
             view = self.topic.view(number)
@@ -197,11 +205,11 @@ class Groups(Offsets):
                 try:
                     group = view.group(name)
                     if group is not None and group.members:
-                        watches[name] = self._watches.get(name) or Watch(self.transactions.liveness)
+                        watches[name] = known.get(name) or Watch(self.transactions.liveness)
                         self.evict(name, watches[name], whole=True)
                 except EmbedlogError as problem:
                     _logging.report(logger, logging.WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
-        self._watches = watches
+        return watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
         """Remove unused offsets and groups (GROUPCOORDINATOR-4); returns their number."""
