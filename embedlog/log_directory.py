@@ -104,7 +104,9 @@ class LogDirectory:
         self.registry.load()
         if not (first or self.read_only):
             return
-        found = topic_directories.scan_directories(self.path)
+        found = self._scan()
+        if first:
+            topic_directories.warn_of_foreign(found)
         linked = files.links(self.path)
         for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
             topic_directories.check_link(path, self.config.follow_links)
@@ -137,6 +139,9 @@ class LogDirectory:
                 pass
         except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
             logger.warning("the deletion of a topic is incomplete: %s", problem)
+
+    def _scan(self) -> topic_directories.Directories:
+        return topic_directories.scan_directories(self.path, self._known(), follow_links=self.config.follow_links)
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self.registry.all()}
@@ -222,7 +227,7 @@ class LogDirectory:
 
     def reload_topics(self) -> None:
         """For a reader: add the topics whose directories exist without an entry, and remove those without directories."""
-        self._read_topics(topic_directories.scan_directories(self.path))
+        self._read_topics(self._scan())
 
     def _read_topics(self, found: topic_directories.Directories) -> None:
         """Take topics from the directories into memory. In a set the file of topics is the truth, unless a broker was there: a

@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError
 from embedlog.storage import files
-from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
+from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX, TOPICS
 from embedlog.storage.identity import id_bytes
 from embedlog.storage.json_file import Encoded, JsonFile
 
-TOPICS = "embedlog.topics"
 VERSION = 1
 WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have been replaced
 PARTITIONS_MAX = 1 << 20  # of a topic whose partitions are all local: each has a directory

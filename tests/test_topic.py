@@ -17,7 +17,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedFormatError,
 )
-from embedlog.storage import files, json_file
+from embedlog.storage import file_names, files, json_file
 from embedlog.storage.identity import mark_owner, new_id, read_clean_mark
 from embedlog.topic import Topic, TopicRegistry
 
@@ -34,10 +34,10 @@ def registry(path: Path) -> TopicRegistry:
 
 def edited(path: Path, change: dict[str, object], checksum: bool = True) -> None:
     """Change the file as a newer version would: with a checksum that is right."""
-    document = json.loads((path / topic.TOPICS).read_text()) | change
+    document = json.loads((path / file_names.TOPICS).read_text()) | change
     document.pop("checksum")
     document["checksum"] = json_file.checksum(document) if checksum else "xxh3:0000000000000000"
-    (path / topic.TOPICS).write_text(json.dumps(document))
+    (path / file_names.TOPICS).write_text(json.dumps(document))
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_topics_are_there_again_for_the_next_process(tmp_path: Path) -> None:
 
 def test_the_file_can_be_read_by_a_person(tmp_path: Path) -> None:
     registry(tmp_path).put(some(config={"segment.bytes": "1000"}))
-    lines = (tmp_path / topic.TOPICS).read_text().splitlines()
+    lines = (tmp_path / file_names.TOPICS).read_text().splitlines()
     assert max(len(line) for line in lines) < 100
     assert '    "segment.bytes": "1000"' in lines
 
@@ -138,7 +138,7 @@ def test_a_change_keeps_what_another_process_changed_before(tmp_path: Path) -> N
 
 def test_what_a_newer_version_added_survives_an_older_one(tmp_path: Path) -> None:
     registry(tmp_path).put(some(), some("other"))
-    document = json.loads((tmp_path / topic.TOPICS).read_text())
+    document = json.loads((tmp_path / file_names.TOPICS).read_text())
     document["topics"]["events"]["replicas"] = {"0": [1, 2]}
     edited(tmp_path, {"topics": document["topics"], "clusters": ["x"]})
     older = registry(tmp_path)
@@ -146,7 +146,7 @@ def test_what_a_newer_version_added_survives_an_older_one(tmp_path: Path) -> Non
     events = older.get("events")
     assert events is not None
     older.put(replace(events, partitions=9))
-    document = json.loads((tmp_path / topic.TOPICS).read_text())
+    document = json.loads((tmp_path / file_names.TOPICS).read_text())
     assert document["clusters"] == ["x"]
     assert document["topics"]["events"]["replicas"] == {"0": [1, 2]}
     assert document["topics"]["events"]["partitions"] == 9
@@ -155,18 +155,18 @@ def test_what_a_newer_version_added_survives_an_older_one(tmp_path: Path) -> Non
 def test_a_newer_version_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:
     registry(tmp_path).put(some())
     edited(tmp_path, {"version": 2})
-    before = (tmp_path / topic.TOPICS).read_bytes()
+    before = (tmp_path / file_names.TOPICS).read_bytes()
     found = TopicRegistry(tmp_path)
     with pytest.raises(UnsupportedFormatError, match="newer embedlog: version: expected 1, found 2"):
         found.load()
     with pytest.raises(UnsupportedFormatError):
         found.put(some("mine"))
-    assert (tmp_path / topic.TOPICS).read_bytes() == before
+    assert (tmp_path / file_names.TOPICS).read_bytes() == before
 
 
 def test_a_file_edited_by_hand_is_noticed(tmp_path: Path) -> None:
     registry(tmp_path).put(some(config={"retention.ms": "86400000"}))
-    path = tmp_path / topic.TOPICS
+    path = tmp_path / file_names.TOPICS
     path.write_text(path.read_text().replace("86400000", "864"))
     with pytest.raises(ForeignDirectoryError, match="edited by hand; if it cannot be restored, remove the file"):
         registry(tmp_path)
@@ -175,7 +175,7 @@ def test_a_file_edited_by_hand_is_noticed(tmp_path: Path) -> None:
 def test_every_flipped_byte_is_noticed_or_means_nothing(tmp_path: Path) -> None:
     whole = registry(tmp_path)
     whole.put(some(config={"flush.ms": "7"}))
-    path = tmp_path / topic.TOPICS
+    path = tmp_path / file_names.TOPICS
     data = path.read_bytes()
     for position in range(len(data)):
         path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
@@ -190,8 +190,8 @@ def test_every_flipped_byte_is_noticed_or_means_nothing(tmp_path: Path) -> None:
     "data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"version": 1}', b'{"version":1,"checksum":[]}', b"\0" * 999]
 )
 def test_other_peoples_files_are_not_taken_for_topics(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / topic.TOPICS).write_bytes(data)
-    with pytest.raises(ForeignDirectoryError, match=re.escape(str(tmp_path / topic.TOPICS))):
+    (tmp_path / file_names.TOPICS).write_bytes(data)
+    with pytest.raises(ForeignDirectoryError, match=re.escape(str(tmp_path / file_names.TOPICS))):
         registry(tmp_path)
 
 
@@ -202,7 +202,7 @@ def test_other_peoples_files_are_not_taken_for_topics(tmp_path: Path, data: byte
 )  # fmt: skip
 def test_an_entry_that_makes_no_sense_is_refused(tmp_path: Path, entry: object) -> None:
     registry(tmp_path).put(some())
-    good = json.loads((tmp_path / topic.TOPICS).read_text())["topics"]["events"]
+    good = json.loads((tmp_path / file_names.TOPICS).read_text())["topics"]["events"]
     edited(tmp_path, {"topics": {"events": good | entry if entry and isinstance(entry, dict) else entry}})
     with pytest.raises(ForeignDirectoryError, match="the entry of 'events' cannot be read"):
         registry(tmp_path)
@@ -225,7 +225,7 @@ def test_a_reader_that_may_not_write_adopts_in_memory_only(tmp_path: Path) -> No
     found = registry(tmp_path)
     found.change_in_memory([some("brokers")], [])
     assert found.names() == ["brokers"]
-    assert not (tmp_path / topic.TOPICS).exists()
+    assert not (tmp_path / file_names.TOPICS).exists()
 
 
 @pytest.mark.parametrize(

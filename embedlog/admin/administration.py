@@ -50,6 +50,9 @@ class Administration:
     def open_transactions(self, topic: str | None = None) -> list[OpenTransaction]:
         """The transactions that are open in the partitions of a topic, or of all topics.
 
+        One without a transactional id is hanging: it was open while the ids were read, and none of them will end it. Transactions
+        of producers that are at work always have their id.
+
         Raises UnknownTopicOrPartitionError, CorruptRecordError.
         """
         from embedlog.admin import transactions

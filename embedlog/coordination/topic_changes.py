@@ -102,8 +102,9 @@ class TopicChanges:
 
     def numbers_of(self, topic: Topic) -> list[int]:
         """The partitions of a topic that have a directory here."""
-        found = topic_directories.scan_directories(self._host.path).live.get(topic.name, {})
-        return sorted(number for number, path in found.items() if read_topic_id(path) == topic.topic_id)
+        path = self._host.path
+        numbers = topic_directories.numbers_named(path, topic.name)
+        return [each for each in numbers if read_topic_id(path / file_names.partition_name(topic.name, each)) == topic.topic_id]
 
     def drop_partition(self, topic: Topic, number: int, epoch: int) -> bool:
         """Retire one partition, unless its page is in this epoch or a later one. REQUIRES the directory lock (TOPICCHANGE-3)."""

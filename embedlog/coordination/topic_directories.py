@@ -7,9 +7,11 @@ TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory rena
 TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the name, identifies the owner of a
     directory
 TOPICDIRECTORY-4  a retired directory keeps its files for `file.delete.delay.ms` after its renaming
-TOPICDIRECTORY-5  a directory whose name does not parse is left unchanged: a broker would not start with it
+TOPICDIRECTORY-5  a directory whose name does not parse is left unchanged: a broker would not start with it. One that is named as
+    a partition, and has only files that no partition has, is left unchanged too, unless the registry has that partition
 TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed at
     its target
+TOPICDIRECTORY-7  only files with the names of a partition are removed. A retired directory with other names keeps these and stays
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from embedlog import _logging
-from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError
+from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
@@ -36,18 +38,23 @@ SIDE_BY_SIDE = 8  # partitions that are created in parallel
 
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
+_NAMES_SHOWN = 5  # in a message
 
 _logger = logging.getLogger("embedlog")
 
 
 class Directories(NamedTuple):
-    """The content of a log directory, by the forms of Kafka's names; `unknown` is everything else."""
+    """The content of a log directory, by the forms of Kafka's names; `unknown` is everything else.
+
+    `foreign`: named as a partition, but no partition (TOPICDIRECTORY-5); they are in `unknown` too.
+    """
 
     live: Mapping[str, Mapping[int, Path]] = MappingProxyType({})
     deleted: tuple[Path, ...] = ()
     future: tuple[Path, ...] = ()
     stray: tuple[Path, ...] = ()
     unknown: tuple[Path, ...] = ()
+    foreign: tuple[Path, ...] = ()
 
 
 def check_link(path: Path, follow_links: bool) -> None:
@@ -62,17 +69,54 @@ def check_link(path: Path, follow_links: bool) -> None:
         )
 
 
-def scan_directories(path: Path) -> Directories:
-    """Classify all names in a log directory; nothing is opened. Raises StorageError."""
+def scan_directories(path: Path, known: Mapping[str, Topic] = MappingProxyType({}), *, follow_links: bool = False) -> Directories:
+    """Classify all directories in a log directory; no file is opened. Raises StorageError.
+
+    The partitions of `known` topics are not listed: that costs time, and one that lost its files must be missed. A link is listed
+    only if links are followed; otherwise it is refused where it is used (TOPICDIRECTORY-6).
+    """
     live: dict[str, dict[int, Path]] = {}
-    aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
+    aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": [], "foreign": []}
+    registered = {name: frozenset(topic.numbers) if topic.only else topic.numbers for name, topic in known.items()}
     for name in files.directories(path):
         found, match = file_names.parse_partition_name(name), _SET_ASIDE.fullmatch(name)
         if found and found[0] not in RESERVED_TOPICS:
-            live.setdefault(found[0], {})[found[1]] = path / name
+            if found[1] not in registered.get(found[0], ()) and foreign_name(path / name, follow_links) is not None:
+                aside["unknown"].append(path / name)
+                aside["foreign"].append(path / name)
+            else:
+                live.setdefault(found[0], {})[found[1]] = path / name
         elif not found and name not in _NOT_TOPICS:
             aside[match[4] if match else "unknown"].append(path / name)
-    return Directories(live, *(tuple(aside[form]) for form in ("delete", "future", "stray", "unknown")))
+    return Directories(live, *(tuple(names) for names in aside.values()))
+
+
+def foreign_name(path: Path, follow_links: bool = False) -> str | None:
+    """A name in a directory that is no partition; None for a partition, and for an empty directory.
+
+    A crash between the creation of a directory and that of its first file leaves it empty.
+    """
+    if not follow_links and files.is_link(path):
+        return None
+    names = files.listing(path)
+    return names[0] if names and not any(map(file_names.is_of_partition, names)) else None
+
+
+def warn_of_foreign(found: Directories) -> None:
+    """Name the directories that look like partitions, and are none."""
+    for path in found.foreign:
+        _logger.warning(
+            "%s is no partition, although its name is that of one: it has %s, and no file of a partition. It is left unchanged,"
+            " and a broker would take it for a topic: move it",
+            path,
+            foreign_name(path, follow_links=True),
+        )
+
+
+def numbers_named(path: Path, topic: str) -> list[int]:
+    """The partitions of one topic, by the names of directories alone."""
+    found = (file_names.parse_partition_name(name) for name in files.directories(path))
+    return sorted(each[1] for each in found if each is not None and each[0] == topic)
 
 
 # ---- creation ------------------------------------------------------------------------------------
@@ -139,11 +183,14 @@ def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow
 def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False) -> Path:
     """Create the directory of one partition, with its partition.metadata; the parent is not synced yet.
 
-    Raises ForeignDirectoryError if the directory exists and belongs to a topic with another id.
+    Raises ForeignDirectoryError if the directory exists and belongs to a topic with another id, or is no partition.
     """
     path = directory / file_names.partition_name(topic.name, number)
     if not files.mkdir(path, files.directory_mode(mode), exist_ok=True):
         check_link(path, follow_links)
+        if (name := foreign_name(path, follow_links)) is not None:
+            problem = "a directory of this name exists, and is no partition: move it"
+            raise ForeignDirectoryError(problem, path=path, expected="files of a partition, or none", found=name)
     found = read_topic_id(path)
     if found is None:
         write_topic_id(path, topic.topic_id, mode)
@@ -192,7 +239,7 @@ def finish_deletion(
     needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
     **Threads and processes**: the caller holds the directory lock.
     """
-    for number in scan_directories(directory).live.get(topic.name, {}):
+    for number in numbers_named(directory, topic.name):
         retire_partition(directory, topic, number, retire)
     files.sync_directory(directory)
     _forget_offsets(directory, lambda key: key[0] == topic.name, mode)
@@ -225,8 +272,10 @@ def _forget_offsets(directory: Path, forgotten: Callable[[tuple[str, int]], bool
 def retire_partition(directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None) -> None:
     """Rename one partition's directory if it exists and belongs to this topic; the parent is not synced yet."""
     path = directory / file_names.partition_name(topic.name, number)
-    if not files.is_directory(path) or read_topic_id(path) not in (topic.topic_id, None):
+    if not files.is_directory(path) or (found := read_topic_id(path)) not in (topic.topic_id, None):
         return  # renamed already, or a newer topic of this name that a broker created
+    if found is None and foreign_name(path, follow_links=True) is not None:
+        return
     if retire is not None:
         retire(number, path)
     files.rename(path, directory / retired_name(topic.name, number, os.urandom(16).hex()))
@@ -235,8 +284,9 @@ def retire_partition(directory: Path, topic: Topic, number: int, retire: Callabl
 def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
     """Remove retired directories after their delay (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
 
-    Readers with open files continue; a directory that cannot be removed is reported and tried again the next time. Of a link
-    only the name is removed. With followed links the files are removed too; the empty directory stays (TOPICDIRECTORY-6).
+    Readers with open files continue; a directory that cannot be removed is reported and tried again the next time, so is one that
+    keeps other names (TOPICDIRECTORY-7). Of a link only the name is removed. With followed links the files are removed too; the
+    directory stays (TOPICDIRECTORY-6).
     """
     gone = []
     for path in scan_directories(directory).deleted:
@@ -246,14 +296,27 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
             if found is None or now_ms - found.changed_ms < delay_ms:
                 continue
             linked = files.is_link(path)
-            for name in files.listing(path) if follow_links or not linked else ():
-                files.unlink(path / name, missing_ok=True)
+            kept = _remove_files(path) if follow_links or not linked else []
+            if kept and not linked:
+                shown = ", ".join(kept[:_NAMES_SHOWN]) + (", …" if len(kept) > _NAMES_SHOWN else "")
+                raise StorageError(f"it has names that no partition has ({shown}): move them", errno=errno.ENOTEMPTY, path=path)
             files.unlink(path) if linked else files.rmdir(path)
             gone.append(path)
         except OSError as problem:
             if problem.errno != errno.ENOENT:  # another housekeeper, of an older embedlog, removed it
                 _logging.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
     return gone
+
+
+def _remove_files(path: Path) -> list[str]:
+    """Remove the files of a retired partition; the names that are left (TOPICDIRECTORY-7)."""
+    kept, places = [], set(files.directories(path))
+    for name in files.listing(path):
+        if name in places or not file_names.is_of_partition(name):
+            kept.append(name)
+        else:
+            files.unlink(path / name, missing_ok=True)
+    return kept
 
 
 # ---- recovery of topics ---------------------------------------------------------------------------

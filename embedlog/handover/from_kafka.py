@@ -21,7 +21,7 @@ from embedlog.errors import CorruptRecordError, ForeignDirectoryError, StateErro
 from embedlog.handover import metadata_image, server_properties, settings
 from embedlog.handover.held_directory import check, identity
 from embedlog.handover.metadata_image import Image, TopicState
-from embedlog.storage import files
+from embedlog.storage import file_names, files
 from embedlog.storage.identity import MetaProperties, read_meta, read_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
@@ -104,7 +104,7 @@ def take_back(path: Path, metadata: Path | None) -> Taken:
 
 def finish(path: Path) -> None:
     """Remove the broker's configuration file: the directory is embedlog's again (SERVERPROPERTIES-1)."""
-    if files.unlink(path / server_properties.NAME, missing_ok=True):
+    if files.unlink(path / file_names.SERVER_PROPERTIES, missing_ok=True):
         files.sync_directory(path)
 
 

@@ -13,9 +13,7 @@ from typing import Final, NamedTuple
 
 from embedlog.errors import ConfigError, ForeignDirectoryError
 from embedlog.handover.settings import broker_defaults
-from embedlog.storage import files
-
-NAME: Final = "embedlog.server.properties"
+from embedlog.storage import file_names, files
 
 _FIXED: Final = (
     "process.roles", "node.id", "broker.id", "log.dir", "log.dirs", "metadata.log.dir", "controller.quorum.voters",
@@ -76,7 +74,7 @@ def properties(
 
 def write(directory: Path, values: Mapping[str, str], mode: int = 0o666) -> Path:
     """Write the file, with the characters of Latin-1 that Java reads."""
-    path = directory / NAME
+    path = directory / file_names.SERVER_PROPERTIES
     head = "# Written by `embedlog handover to-kafka`; removed by `embedlog handover from-kafka`.\n"
     lines = (f"{_escaped(name, _IN_NAMES)}={_escaped(value, _IN_VALUES)}\n" for name, value in values.items())
     files.write_atomically(path, (head + "".join(lines)).encode("ascii"), mode)
@@ -85,7 +83,7 @@ def write(directory: Path, values: Mapping[str, str], mode: int = 0o666) -> Path
 
 def read(directory: Path) -> dict[str, str]:
     """The settings in the file; empty without one."""
-    data = files.read_bytes(directory / NAME) or b""
+    data = files.read_bytes(directory / file_names.SERVER_PROPERTIES) or b""
     found = {}
     for line in data.decode("latin-1").splitlines():
         if not line.startswith(("#", "!")):

@@ -52,7 +52,7 @@ class Plan:
     @property
     def properties_path(self) -> Path:
         """The configuration file of the broker."""
-        return self.directory / server_properties.NAME
+        return self.directory / file_names.SERVER_PROPERTIES
 
 
 def check_last_use(path: Path) -> None:

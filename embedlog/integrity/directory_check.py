@@ -96,6 +96,9 @@ def root_findings(path: Path, ends: checkpoints.Offsets) -> list[Finding]:
             if offset > (end := ends.get((topic, number), offset)):
                 message, expected = f"the offset of {topic}-{number} is after its log", f"at most {end}"
                 found.append(Finding(kind, str(path / name), message, None, expected, offset, topic, number))
+    for each in topic_directories.scan_directories(path).foreign:
+        example = topic_directories.foreign_name(each, follow_links=True)
+        found.append(Finding("unknown-directory", str(each), "no partition", None, "files of a partition", example))
     return found
 
 

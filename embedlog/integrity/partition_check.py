@@ -22,13 +22,7 @@ from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import HEAD_BYTES, Manifest, SegmentInfo
 
-_OTHERS: Final = (
-    file_names.LOCK, file_names.PAGE, file_names.SYNC_LOCK, file_names.DURABLE, file_names.MANIFEST, file_names.DIRTY,
-    file_names.PROMISE, file_names.EPOCHS, file_names.PARTITION_METADATA,
-)  # fmt: skip
 REST_BYTES: Final = 1 << 20  # of bytes after the published end are looked at
-_KAFKAS: Final = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
-_ASIDE: Final = (file_names.DELETED, file_names.CLEANED, file_names.SWAP)
 
 
 @dataclass(frozen=True)
@@ -121,13 +115,10 @@ class PartitionCheck:
 
     def _check_names(self, names: list[str]) -> None:
         for name in names:
-            parsed = file_names.parse(name)
             if name.startswith((file_names.CUT, file_names.POISON)):
                 facts = files.facts_of(self._directory / name)
                 self._add("kept", name, f"{0 if facts is None else facts.size} bytes")
-            elif name in _OTHERS or name.startswith(file_names.DIGESTS) or name.endswith(_ASIDE):
-                continue
-            elif (parsed is None or parsed[1] not in _KAFKAS) and file_names.temporary_of(name) is None:
+            elif not file_names.is_of_partition(name):
                 self._add("unknown-file", name, "no file of a log has this name")
 
     def _check_small_files(self, names: list[str]) -> None:

@@ -56,6 +56,11 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "unfinished": (NOTE, "an append was interrupted; no process has read these bytes", "the next process that writes cuts them"),
     "kept": (NOTE, "bytes that a recovery or a repair has cut out of the log", "remove the file if they are not needed"),
     "unknown-file": (NOTE, "the file does not belong to the log", "none: it is ignored"),
+    "unknown-directory": (
+        NOTE,
+        "the directory is named as a partition and is none: embedlog ignores it, a broker would take it for a topic",
+        "move it",
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 FILENAME-1  a segment's base offset has twenty digits; its files differ only in the suffix
 FILENAME-2  embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
+FILENAME-3  the names are listed completely: another name shows a foreign directory, and a file of that name is never removed
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"
 
 # in the log directory
+TOPICS: Final = "embedlog.topics"
 OPEN_LOCK: Final = "embedlog.door"
 DIRECTORY_LOCK: Final = "embedlog.directory"
 HOUSEKEEPER: Final = "embedlog.housekeeper"
@@ -50,10 +52,21 @@ LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER: Final = "cleaner-offset-checkpoint"
 UNFINISHED: Final = "embedlog.backup"  # an incomplete copy
+SERVER_PROPERTIES: Final = "embedlog.server.properties"
 
 # Caches: a damaged one counts as absent and is rebuilt. All other files are authoritative.
 CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS)
 
+_OF_PARTITION: Final = frozenset(
+    (LOCK, PAGE, SYNC_LOCK, DURABLE, MANIFEST, DIRTY, PROMISE, EPOCHS, PARTITION_METADATA)
+)  # fmt: skip
+_OF_DIRECTORY: Final = frozenset((
+    TOPICS, OPEN_LOCK, DIRECTORY_LOCK, HOUSEKEEPER, CONTROL, SLOTS, REPLICAS, VISIT, UNFINISHED, SERVER_PROPERTIES,
+    META_PROPERTIES, CLEAN_MARK, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER,
+))  # fmt: skip
+_ASIDE: Final = (DELETED, CLEANED, SWAP)
+
+_KEPT_FILE = re.compile(r"embedlog\.(?:(?:digests|poison)-[0-9]{1,20}|cut-[0-9]{1,20}-[0-9]{1,20})")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z.]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # temporaries of Kafka and of older embedlog versions have no number
@@ -98,8 +111,27 @@ def temporary_of(name: str) -> str | None:
     if match is None:
         return None
     target = match[1]
-    known = target in (EPOCHS, PARTITION_METADATA, META_PROPERTIES) or target.startswith("embedlog.") or parse(target) is not None
-    return target if known or target.endswith("-checkpoint") else None
+    return target if _is_of_partition(target) or target in _OF_DIRECTORY else None
+
+
+def is_of_partition(name: str) -> bool:
+    """Whether a file of this name belongs to a partition, also a temporary and one that is set aside (FILENAME-3)."""
+    return _is_of_partition(temporary_of(name) or name)
+
+
+def _is_of_partition(name: str) -> bool:
+    if name in _OF_PARTITION or _KEPT_FILE.fullmatch(name):
+        return True
+    parsed = parse(name)
+    if parsed is None:
+        return False
+    aside = next((each for each in _ASIDE if parsed[1].endswith(each)), "")
+    return parsed[1].removesuffix(aside) in (*SEGMENT_SUFFIXES, SNAPSHOT)
+
+
+def is_of_directory(name: str) -> bool:
+    """Whether only a log directory has a file of this name, or its temporary (FILENAME-3). Other programs have `.lock` too."""
+    return (temporary_of(name) or name) in _OF_DIRECTORY
 
 
 def bases(names: list[str], suffix: str = LOG) -> list[int]:

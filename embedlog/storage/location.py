@@ -2,6 +2,8 @@
 
 LOCATION-1  a text that is not a path (a URL, a server) is refused with a hint, unless a directory of exactly that name exists
 LOCATION-2  a directory with foreign content is left unchanged; a missing directory is created with all parents, each name synced
+LOCATION-3  a directory is a log if it has a file of a log directory, or a partition with a file of a partition. The name of a
+    subdirectory shows nothing: `python-3` may be anything. Links are not followed
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from embedlog.storage import file_names, files
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/.*", re.DOTALL)
 _SERVERS = re.compile(r"[^/,:]*:[0-9]{1,5}(,[^/,:]*:[0-9]{1,5})*")
-_OF_A_LOG = (file_names.META_PROPERTIES, file_names.BROKER_LOCK, file_names.CLEAN_MARK)
 _LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 
@@ -76,12 +77,27 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> list[str]:
 def _checked(path: Path, *, reading: bool) -> list[str]:
     """The names in a directory, which must be a log, or empty if a log is to be created in it."""
     names = files.listing(path)
-    whole = [file_names.temporary_of(name) or name for name in names]  # a crash in the first open may leave only these
-    ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
-    if any(ours) or any(file_names.parse_partition_name(name) for name in files.directories(path)):
+    if any(file_names.is_of_directory(name) for name in names):
+        return names
+    contents = _named_as_partitions(path)
+    if any(file_names.is_of_partition(name) for inside in contents.values() for name in inside):
         return names
     others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
     if others or reading:
-        found = f"{len(others)} other names, such as {others[0]}" if others else "nothing"
+        example = os.path.join(others[0], *contents.get(others[0], ())[:1]) if others else ""
+        found = f"{len(others)} other names, such as {example}" if others else "nothing"
         raise ForeignDirectoryError("not a log directory", path=path, expected="partitions or meta.properties", found=found)
     return names
+
+
+def _named_as_partitions(path: Path) -> dict[str, list[str]]:
+    """The names in each subdirectory with the name of a partition; none of one that cannot be listed, or is a link."""
+    found: dict[str, list[str]] = {}
+    linked = files.links(path)
+    for name in files.directories(path):
+        if file_names.parse_partition_name(name) is not None and name not in linked:
+            try:
+                found[name] = files.listing(path / name)
+            except StorageError:  # of another user, or removed just now: it shows nothing
+                found[name] = []
+    return found

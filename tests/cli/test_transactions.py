@@ -11,6 +11,8 @@ import pytest
 
 import embedlog
 from embedlog import OpenTransaction, TopicPartition
+from embedlog.admin import transactions
+from embedlog.coordination.transactions.transaction_coordinator import Transactions
 
 
 def begun(log: embedlog.Log, name: str, commit: bool | None = None) -> embedlog.Producer[Any, Any]:
@@ -46,6 +48,61 @@ def test_ids_and_open_transactions_are_described(events: Callable[..., Any], tmp
         opened.abort_transaction()
         opened.close()
         assert log.open_transactions() == []
+
+
+def test_a_transaction_that_begins_or_ends_during_the_search_is_not_hanging(
+    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions and ids cannot be read at the same time."""
+    with embedlog.open(tmp_path / "data") as log, log.producer(transactional_id="busy") as producer:
+        producer.init_transactions()
+        read = transactions._states
+
+        def send() -> None:
+            producer.begin_transaction()
+            producer.send("events", b"value", partition=0).result(20)
+
+        def ends_before(engine: Any) -> Any:
+            producer.commit_transaction()
+            return read(engine)
+
+        def begins_after(engine: Any) -> Any:
+            found = read(engine)
+            send()
+            return found
+
+        def ends_and_begins(engine: Any) -> Any:
+            found = ends_before(engine)
+            send()
+            return found
+
+        for prepared, meanwhile in ((True, ends_before), (False, begins_after), (True, ends_and_begins)):
+            if prepared:
+                send()
+            monkeypatch.setattr(transactions, "_states", meanwhile)
+            assert [each for each in log.open_transactions() if each.transactional_id is None] == [], meanwhile.__name__
+            monkeypatch.setattr(transactions, "_states", read)
+            if meanwhile is not ends_before:
+                assert [each.transactional_id for each in log.open_transactions()] == ["busy"]
+                producer.commit_transaction()
+
+
+def test_a_decided_transaction_without_its_marker_has_its_id(
+    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision has raised the epoch of the id, but not yet that of the partition."""
+    seen = []
+    mark = Transactions._mark
+
+    def observed(*arguments: Any) -> None:
+        seen.append([each.transactional_id for each in log.open_transactions()])
+        mark(*arguments)
+
+    with embedlog.open(tmp_path / "data") as log:
+        monkeypatch.setattr(Transactions, "_mark", staticmethod(observed))
+        for commit in (True, False):
+            begun(log, f"decided-{commit}", commit=commit).close()
+    assert seen == [["decided-True"], ["decided-False"]]
 
 
 def test_the_verb_lists_and_aborts(events: Callable[..., Any], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from embedlog.handover import from_kafka, metadata_image, metadata_log, server_p
 from embedlog.handover import metadata_records as records
 from embedlog.handover.held_directory import identity
 from embedlog.handover.server_properties import Addresses
+from embedlog.storage import file_names
 from embedlog.storage.identity import read_clean_mark, read_meta, read_topic_id, write_meta
 from tests.handover.given_directories import (
     CONFIG,
@@ -68,7 +69,7 @@ def test_changes_of_the_broker_come_back(given: Path) -> None:
     found = take(given)
     assert (found.created, found.deleted, found.set_aside) == (["new"], ["gone"], ["gone-0"])
     assert check_changed(given) == []
-    assert not (given / server_properties.NAME).exists()
+    assert not (given / file_names.SERVER_PROPERTIES).exists()
     assert [each.name for each in given.glob("gone-0.*-stray")]
     assert [each.name for each in found.settings if each.outcome != "carried over"] == ["remote.storage.enable"]
 
@@ -167,7 +168,7 @@ def test_nothing_is_taken_back_if_no_broker_was_there(given: Path) -> None:
         log.create_topic("later")
     with pytest.raises(StateError, match="nothing to take back"):
         take(given)
-    assert not (given / server_properties.NAME).exists()
+    assert not (given / file_names.SERVER_PROPERTIES).exists()
     with embedlog.open(given, read_only=True) as log:
         assert set(log.topics()) == {"gone", "kept", "later"}
         assert check_records(log) == []
