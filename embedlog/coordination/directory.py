@@ -178,7 +178,9 @@ class Directory:
 
     def _foreign_holder(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
-        return lock_holders.in_use("a program other than embedlog holds a shared lock on the lock file", path)
+        return lock_holders.in_use(
+            "a program other than embedlog holds a shared lock on the lock file", path, own=int(self._lock_fd >= 0)
+        )
 
     def _is_unused(self, page: system.Page) -> bool:
         """Whether the page proves that no embedlog process is in: an open clears the mark's words, and processes end with the
@@ -342,7 +344,7 @@ class Directory:
         if bool(page.word(IN_SET)) != self.in_set:
             use = "without its set" if self.in_set else "as a part of a set"
             lock = self.path / file_names.BROKER_LOCK
-            raise lock_holders.in_use(f"other processes use the directory {use}", lock, others=False)
+            raise lock_holders.in_use(f"other processes use the directory {use}", lock)
         self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
 
@@ -376,7 +378,8 @@ class Directory:
         """Raises DirectoryInUseError if another opening holds `.lock`, also one of this process."""
         with self._open_lock.hold(self._deadline()) if self._open_lock is not None else contextlib.nullcontext():
             if system.lock_try(self._lock_fd, True) < 0:
-                raise lock_holders.in_use("the log is open elsewhere: close it there first", self.path / file_names.BROKER_LOCK)
+                path = self.path / file_names.BROKER_LOCK
+                raise lock_holders.in_use("the log is open elsewhere: close it there first", path, own=1)
             system.lock_try(self._lock_fd, False)
 
     # ---- close -----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from embedlog.storage.manifest import SegmentInfo
 logger = logging.getLogger("embedlog")
 
 SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for syncs
+_PID_MASK: Final = 2**32 - 1  # of an intent; the higher half is random
 
 
 class _Lost(StorageError):
@@ -179,7 +180,8 @@ class Syncer:
         try:
             self._sync_all(segments, durable, now)
         except StorageError as problem:
-            self._poison([info.base for info in segments])
+            name = errno.errorcode.get(problem.errno or errno.EIO, str(problem.errno))
+            self._poison([info.base for info in segments], logging.ERROR, f"a sync failed with {name}")
             self._state.page.set(system.WORD_SYNC_OWNER, 0)
             if isinstance(problem, _Lost):
                 raise
@@ -198,9 +200,12 @@ class Syncer:
             return
         intent = os.getpid() | int.from_bytes(os.urandom(4)) >> 1 << 32  # not the pid alone: another process may get it
         if found:
+            level, reason = logging.WARNING, f"a sync of process {found & _PID_MASK} was not completed, perhaps because it ended"
+            if found == self._intent:
+                level, reason = logging.ERROR, "a sync was interrupted, and another one of this process has failed since"
             self._intent = 0
             page.set(system.WORD_SYNC_OWNER, intent)
-            self._poison([info.base for info in segments])
+            self._poison([info.base for info in segments], level, reason)
         self._failed_before = system.failed_syncs()
         self._intent = intent
         page.set(system.WORD_SYNC_OWNER, intent)
@@ -323,14 +328,14 @@ class Syncer:
             return set()
         return set(poisoned_bases(self._state.path))
 
-    def _poison(self, bases: list[int]) -> None:
-        """Mark segments whose sync failed: a file first, then the page, so that no process trusts the next successful sync."""
+    def _poison(self, bases: list[int], level: int, reason: str) -> None:
+        """Mark segments whose sync failed, or may have failed: a file first, then the page, so that no process trusts the next
+        successful sync.
+        """
         state = self._state
         for base in bases:
-            logger.error(
-                "sync failed: %s is marked, its unsynced bytes will be written again",
-                file_names.segment_path(state.path, base),
-            )
+            path = file_names.segment_path(state.path, base)
+            logger.log(level, "%s: %s is marked, its unsynced bytes will be written again", reason, path)
             path = state.path / f"{file_names.POISON}{base}"
             try:
                 with files.opened(path, files.CREATE, state.context.mode) as fd:

@@ -58,9 +58,7 @@ def begin(path: Path, *, deadline_ns: int, mode: int = 0o666) -> None:
     """Make a closed log a set of one (ADOPTION-1). Raises DirectoryInUseError, LockTimeoutError, StorageError."""
     with set_up.open_locks([path], deadline_ns, mode):
         if set_up.is_used(path):
-            raise lock_holders.in_use(
-                "a process opened the log before it became a set", path / file_names.BROKER_LOCK, others=False
-            )
+            raise lock_holders.in_use("a process opened the log before it became a set", path / file_names.BROKER_LOCK)
         if members.read(path) is None:
             meta = ensure_meta(path, mode)
             if meta.directory_id is None:

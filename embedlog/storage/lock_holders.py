@@ -17,28 +17,35 @@ from embedlog.errors import DirectoryInUseError
 _LOCK = re.compile(r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$", re.MULTILINE)
 
 
-def held_by(path: str | os.PathLike[str], *, others: bool = False) -> str:
-    """The processes that hold an OFD lock on the file, as text for a message; "" if unknown. `others`: without this process."""
+def held_by(path: str | os.PathLike[str], *, own: int = 0) -> str:
+    """The processes that hold an OFD lock on the file, as text for a message; "" if unknown.
+
+    `own`: the locks of the caller itself. This process is named if it holds more, by another opening.
+    """
     try:
         inode = os.stat(path).st_ino
     except OSError:
         return ""
-    seen = _pids(os.path.basename(os.fspath(path)), inode)
-    pids = sorted(pid for pid in seen if not others or pid != os.getpid())
-    named = ", ".join(f"pid {pid}{' (this process)' if pid == os.getpid() else ''}" for pid in pids[:3])
+    this = os.getpid()
+    seen = _counts(os.path.basename(os.fspath(path)), inode)
+    pids = sorted(pid for pid, count in seen if pid != this or count > own)
+    mark = " (this process has it open a second time)" if own else " (this process)"
+    named = ", ".join(f"pid {pid}{mark if pid == this else ''}" for pid in pids[:3])
     more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
     return f"{named}{more} on {os.uname().nodename}" if pids else ""
 
 
-def in_use(message: str, path: Path, *, others: bool = True) -> DirectoryInUseError:
-    """The error of a directory whose lock file is held, with the processes that hold it."""
-    return DirectoryInUseError(message, path=path, found=held_by(path, others=others) or "a process that is not visible")
+def in_use(message: str, path: Path, *, own: int = 0) -> DirectoryInUseError:
+    """The error of a directory whose lock file is held, with the processes that hold it; `own` as in `held_by`."""
+    return DirectoryInUseError(message, path=path, found=held_by(path, own=own) or "a process that is not visible")
 
 
-def _pids(name: str, inode: int) -> Iterator[int]:
-    for pid in _listing("/proc"):
-        if pid.isdecimal() and any(_holds(pid, fd, inode) for fd in _listing(f"/proc/{pid}/fd") if _leads_to(pid, fd, name)):
-            yield int(pid)
+def _counts(name: str, inode: int) -> Iterator[tuple[int, int]]:
+    """Each process that holds a lock, with the number of its descriptors that do."""
+    for pid in filter(str.isdecimal, _listing("/proc")):
+        count = sum(_holds(pid, fd, inode) for fd in _listing(f"/proc/{pid}/fd") if _leads_to(pid, fd, name))
+        if count:
+            yield int(pid), count
 
 
 def _listing(path: str) -> list[str]:

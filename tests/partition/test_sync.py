@@ -57,6 +57,31 @@ def test_a_marked_segment_that_was_cut_to_nothing_takes_records_again(tmp_path: 
         assert log.durable_offset("t", 0) == 2
 
 
+def test_a_sync_that_failed_and_one_whose_process_ended_are_told_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def messages() -> list[tuple[str, str]]:
+        found = [(each.levelname, each.getMessage()) for each in caplog.records if "is marked" in each.getMessage()]
+        caplog.clear()
+        return found
+
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        path = tmp_path / "log" / "t-0" / f"{0:020d}.log"
+        tail = f"{path} is marked, its unsynced bytes will be written again"
+        append(log)
+        ended = 4_000_000 | 7 << 32  # as a process leaves it that was killed in a sync
+        log._engine.partition("t", 0)._state.page.set(system.WORD_SYNC_OWNER, ended)
+        log.flush()
+        assert messages() == [("WARNING", f"a sync of process 4000000 was not completed, perhaps because it ended: {tail}")]
+        assert log.durable_offset("t", 0) == 1
+        append(log)
+        (tail,) = [f"{each} is marked, its unsynced bytes will be written again" for each in path.parent.glob(f"{1:020d}.log")]
+        system.fault_arm(["fdatasync"], 1, "fail", errno.ENOSPC, name=".log")
+        with pytest.raises(embedlog.DurabilityError):
+            log.flush()
+        system.fault_off()
+        assert messages() == [("ERROR", f"a sync failed with ENOSPC: {tail}")]
+
+
 def test_a_failed_sync_cuts_no_replica_of_a_set(tmp_path: Path) -> None:
     """FAILEDSYNC-4: other replicas can have the damaged records."""
     with replica(tmp_path / "d1", config=QUIET) as partition:

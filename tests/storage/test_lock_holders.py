@@ -10,7 +10,8 @@ import pytest
 
 import embedlog
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
+from embedlog.coordination import closed_directory
+from embedlog.errors import DirectoryInUseError, EmbedlogError, LockTimeoutError, StorageError
 from embedlog.partition.append_lock import UNDONE
 from embedlog.storage import lock_holders, locks
 from tests.faults.harness.processes import Nursery
@@ -38,6 +39,25 @@ def test_a_lock_is_held_by_whom_the_kernel_says(nursery: Nursery, tmp_path: Path
     finally:
         lock.close()
     assert lock_holders.held_by(path) == ""
+
+
+def test_another_opening_in_this_process_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=QUIET) as second:
+        with pytest.raises(DirectoryInUseError, match=rf"pid {os.getpid()} \(this process has it open a second time\)"):
+            log.add_directory(tmp_path / "d2")
+        second.close()
+        assert lock_holders.held_by(path / ".lock", own=1) == ""
+        assert f"pid {os.getpid()} (this process)" in lock_holders.held_by(path / ".lock")
+
+
+def test_the_holder_of_a_closed_directory_is_named_if_it_is_this_process(closed: Path) -> None:
+    with (
+        embedlog.open(closed, config=QUIET),
+        pytest.raises(DirectoryInUseError, match=rf"pid {os.getpid()} \(this process\)"),
+        closed_directory.held(closed),
+    ):
+        raise AssertionError("the directory is open")
 
 
 def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(nursery: Nursery, tmp_path: Path) -> None:

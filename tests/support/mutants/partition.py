@@ -115,7 +115,7 @@ def _no_intent(original, self, page, segments, durable, end):
 
 
 @replaces("no_poison", "embedlog.partition.sync:Syncer._poison")
-def _no_mark(original, self, bases):
+def _no_mark(original, self, bases, level, reason):
     return None
 
 
