@@ -45,7 +45,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return int(status)
     except (NoReader, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes standard output once more at its end
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 1)  # the interpreter flushes standard output once more at its end
         return NO_READER
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED

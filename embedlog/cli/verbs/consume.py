@@ -3,7 +3,8 @@
 CONSUME-1  `consume` begins at the end and follows, as Kafka's console consumer; `cat` prints what is present; `tail` follows
 CONSUME-2  a reading that ends at known offsets is a scan, whose second thread decodes while lines are written; `-X` sets a
     consumer, which reads instead
-CONSUME-3  a group commits what was written to the output, after it was flushed
+CONSUME-3  a reading that waits for records ends when the reader of the output has ended, also if none arrives
+CONSUME-4  a group commits what was written to the output, after it was flushed
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
 from embedlog.cli.arguments import group_ids, matching, numbers, settings, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.positions import Span, span
+from embedlog.cli.reader_watch import ending_with_reader
 from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, as_bytes, by_properties, envelope, formatted, unescaped
 
 if TYPE_CHECKING:
@@ -120,7 +122,8 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
             limits = _limits(log, consumer, reading)
             if reading.exit_at_end and not options["consumer_settings"]:
                 return 0 if _scan(log, limits, reading, writer, options["isolation_level"] or "read_uncommitted") else 1
-            return 0 if _follow(consumer, limits, reading, writer.write) else 1
+            with ending_with_reader(consumer):
+                return 0 if _follow(consumer, limits, reading, writer.write) else 1
 
 
 def _topics(log: Log, options: dict[str, Any]) -> list[str]:
@@ -226,9 +229,8 @@ def _read_in_group(
         raise click.UsageError("a group assigns partitions and has positions: -p and -o are not for groups")
     reset = "earliest" if reading.default == "beginning" else "latest"
     written = 0
-    with log.consumer(
-        *reading.topics, group_id=group, config={"auto.offset.reset": reset, **given, "enable.auto.commit": "false"}
-    ) as consumer:
+    config = {"auto.offset.reset": reset, **given, "enable.auto.commit": "false"}
+    with log.consumer(*reading.topics, group_id=group, config=config) as consumer, ending_with_reader(consumer):
         while True:
             for batch in consumer.batches(timeout=GROUP_WAIT_S if reading.exit_at_end else reading.timeout_s):
                 last = batch.num_rows if reading.count is None else min(batch.num_rows, reading.count - written)
