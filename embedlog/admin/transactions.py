@@ -3,8 +3,8 @@
 TXNADMIN-1  nothing is written and nothing is ended: `init_transactions` with an id aborts its transaction and fences its producer
 TXNADMIN-2  an entry of a partition is hanging if it is there before and after a reading of the ids, and none of them covers it.
     One with the same first offset is the same transaction: it was open all the time. An id covers a partition from before its
-    first record until after its marker, so an owner would have been read. With one reading of the partitions, after that of
-    the ids, a transaction that began in between has no id; before it, one that ended in between
+    first record until after its marker, so an owner would have been read. One reading of the partitions is not enough. After
+    that of the ids it finds transactions that began in between, before it those that ended in between
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _described(engine: Engine, name: str, state: Transaction) -> TransactionDesc
 def open_in_partitions(engine: Engine, topic: str | None) -> list[OpenTransaction]:
     """The open transactions of one topic, or of all. Raises UnknownTopicOrPartitionError, CorruptRecordError.
 
-    One without an id is *hanging*. Other processes begin and end transactions meanwhile, so this needs a proof (TXNADMIN-2): the
+    One without an id is *hanging*. Other processes begin and end transactions meanwhile, so this needs a proof (TXNADMIN-2). The
     partitions are read, then the ids, then again the partitions with entries that no id covers.
     """
     engine.check_open()

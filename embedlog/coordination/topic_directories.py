@@ -284,7 +284,7 @@ def retire_partition(directory: Path, topic: Topic, number: int, retire: Callabl
 def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
     """Remove retired directories after their delay (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
 
-    Readers with open files continue; a directory that cannot be removed is reported and tried again the next time, so is one that
+    Readers with open files continue. A directory that cannot be removed is reported and tried again the next time. So is one that
     keeps other names (TOPICDIRECTORY-7). Of a link only the name is removed. With followed links the files are removed too; the
     directory stays (TOPICDIRECTORY-6).
     """
