@@ -24,6 +24,7 @@ class EmbedlogError(Exception):
     __module__ = "embedlog.errors"
 
     retriable = False
+    remedy = ""  # the call that continues, where the message alone does not show it
     _FACTS: ClassVar[tuple[str, ...]] = ()  # the other facts of a class, which are keywords of its constructor, too
 
     def __init__(
@@ -51,7 +52,8 @@ class EmbedlogError(Exception):
             facts.append(f"expected {self.expected}")
         if self.found is not None:
             facts.append(f"found {self.found}")
-        return printable(": ".join(part for part in (place, self._text(), ", ".join(facts)) if part))
+        text = ": ".join(part for part in (place, self._text(), ", ".join(facts)) if part)
+        return printable(f"{text}; {self.remedy}" if self.remedy else text)
 
     def __reduce__(self) -> tuple[Callable[..., EmbedlogError], tuple[Any, ...], dict[str, Any]]:
         return partial(type(self), **self._keywords()), (self.message,), dict(self.__dict__)

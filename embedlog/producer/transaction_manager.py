@@ -115,7 +115,7 @@ class Machine:
     def remain(self, call: str, error: EmbedlogError) -> None:
         """A call failed with an error that a repetition can repair: the error names the remedy (TXNMANAGER-3)."""
         self.error = error
-        error.message += f"; {call}() has begun: repeat it until it succeeds, other calls than close() are refused"
+        error.remedy = f"{call}() has begun: repeat it until it succeeds, other calls than close() are refused"
 
     def fail(self, error: BaseException) -> None:
         """A record failed, or a call failed with an error that a retry cannot repair."""

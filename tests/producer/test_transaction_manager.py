@@ -276,6 +276,7 @@ def test_records_that_are_not_written_in_time_leave_the_commit_pending(
         with pytest.raises(InvalidTransactionStateError, match=r"COMMITTING after .*not all .*: expected commit_transaction\(\)"):
             producer.send("one", b"w")
         stuck.go.set()
+        producer.flush(20)
         producer.commit_transaction()
     assert values(log) == [b"v"]
 
