@@ -74,6 +74,13 @@ class LockedPartition:
             self.write_epochs(found)
         return found
 
+    def epochs_of_log(self, found: EpochCache) -> EpochCache:
+        """The epochs of the batches, which replace those that were found in the checkpoint if they differ (LOGEPOCHS-4)."""
+        made, differ = log_epochs.make_again(self.path, self.state.read_page(), self.replica, found)
+        if differ:
+            self.write_epochs(made)
+        return made
+
     def write_epochs(self, epochs: EpochCache) -> None:
         """Replace the leader-epoch-checkpoint; it is on disk when this returns."""
         checkpoints.write_epochs(self.path / file_names.EPOCHS, epochs, self.mode)

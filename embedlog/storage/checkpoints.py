@@ -103,11 +103,17 @@ def _encode(lines: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
 
 
-def _read_entries(path: str | os.PathLike[str], width: int) -> list[tuple[int, list[str]]]:
-    """(line number, fields) of every entry. As in Kafka, an absent or empty file or a bare version has no entries."""
-    lines = lines_of(path, files.read_bytes(path) or b"")
+def _read_entries(path: str | os.PathLike[str], width: int, *, whole: bool = False) -> list[tuple[int, list[str]]]:
+    """(line number, fields) of every entry. As in Kafka, an absent or empty file or a bare version has no entries.
+
+    `whole`: the last line must have its end.
+    """
+    data = files.read_bytes(path) or b""
+    lines = lines_of(path, data)
     if not lines:
         return []
+    if whole and len(lines) > 2 and data[-1:] not in b"\r\n":
+        raise malformed(path, len(lines), "the end of a line", "the end of the file")
     version = number_of(path, 1, lines[0], INT_MAX)
     if version != 0:
         raise UnsupportedFormatError("version of the checkpoint", path=path, expected=0, found=version)
@@ -235,10 +241,13 @@ class EpochCache:
 
 
 def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
-    """The epochs in a leader-epoch-checkpoint; none if the file is absent. Raises ForeignDirectoryError for a malformed one."""
+    """The epochs in a leader-epoch-checkpoint; none if the file is absent. Raises ForeignDirectoryError for a malformed one.
+
+    A last line without its end is malformed, unlike in Kafka: the rest of a start offset would be another offset.
+    """
     return EpochCache(
         (number_of(path, line, epoch, INT_MAX), number_of(path, line, start, LONG_MAX))
-        for line, (epoch, start) in _read_entries(path, 2)
+        for line, (epoch, start) in _read_entries(path, 2, whole=True)
     )
 
 

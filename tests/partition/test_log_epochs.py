@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from embedlog.partition.recovery import log_epochs
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.checkpoints import EpochCache
 from tests.support import replica_logs
+from tests.support.stamped_batches import run_of
 
 
 def of_each_batch(partition: Partition) -> list[tuple[int, int]]:
@@ -54,7 +56,7 @@ def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(tmp_path: Path, rn
 
 
 def test_without_readable_batches_nothing_is_written(tmp_path: Path, rng: random.Random) -> None:
-    """LOGEPOCHS-4."""
+    """LOGEPOCHS-5."""
     with replica_logs.replica(tmp_path) as partition:
         replica_logs.fill(partition, rng, epochs=2)
         path = partition.path / file_names.EPOCHS
@@ -68,3 +70,53 @@ def test_without_readable_batches_nothing_is_written(tmp_path: Path, rng: random
         segment.write_bytes(whole)
         with partition.replica.exclusive() as held:
             assert held.epochs().entries == of_each_batch(partition)
+
+
+def without_a_digit(data: bytes) -> bytes:
+    return data[:-2]
+
+
+def with_another_digit(data: bytes) -> bytes:
+    return data[:-3] + bytes([data[-3] ^ 3]) + data[-2:]
+
+
+DIGITS = [without_a_digit, with_another_digit]
+
+
+@pytest.mark.parametrize("damage", DIGITS)
+def test_a_follower_is_not_cut_at_a_changed_start_of_an_epoch(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """An earlier leader without a batch in its epoch follows: the start of that epoch is no place for a cut (LOGEPOCHS-4)."""
+    with replica_logs.replica(tmp_path / "a") as leader, replica_logs.replica(tmp_path / "b", 1) as follower:
+        replica_logs.lead(leader, 1)
+        for number in range(20):
+            leader.append(run_of(b"%02d" % number))
+        leader.replica.commit([], 1)
+        replica_logs.copy(leader, follower, 20, 1)
+        replica_logs.lead(follower, 2, isr=2)
+        path = follower.path / file_names.EPOCHS
+        assert path.read_bytes().endswith(b"2 20\n")
+        path.write_bytes(damage(path.read_bytes()))
+        replica_logs.lead(leader, 3)
+        leader.append(run_of(b"20"))
+        assert follower.replica.follow(0, 3, leader.epoch_end) == 20
+        fetched = leader.replica.read(20)
+        assert follower.replica.take(fetched, 3, 20) == 21
+        assert checkpoints.read_epochs(path).entries == of_each_batch(follower)
+
+
+@pytest.mark.parametrize("damage", DIGITS)
+def test_a_follower_takes_batches_although_its_checkpoint_has_a_later_epoch(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """It would refuse the batches of its leader for ever (LOGEPOCHS-4)."""
+    with replica_logs.replica(tmp_path / "a") as leader, replica_logs.replica(tmp_path / "b", 1) as follower:
+        replica_logs.lead(leader, 1)
+        for number in range(21):
+            leader.append(run_of(b"%02d" % number))
+        replica_logs.copy(leader, follower, 20, 1)
+        with follower.replica.exclusive() as held:
+            held.held.write_epochs(EpochCache([(1, 0), (2, 20)]))
+        path = follower.path / file_names.EPOCHS
+        path.write_bytes(damage(path.read_bytes()))
+        assert follower.replica.take(leader.replica.read(20), 1, 20) == 21
+        assert checkpoints.read_epochs(path).entries == [(1, 0)]

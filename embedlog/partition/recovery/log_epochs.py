@@ -4,7 +4,9 @@ LOGEPOCHS-1  a checkpoint covers a log if its first epoch starts at the log star
     not be cut where its log and that of the leader diverge (REPLICA-2)
 LOGEPOCHS-2  epochs never fall within a log. A segment that begins in the epoch in which the next one begins has that epoch only
 LOGEPOCHS-3  an epoch of the page without a batch is stored again: the next batches of a leader have it
-LOGEPOCHS-4  batches that cannot be read are damage of the log: nothing is written then
+LOGEPOCHS-4  the epochs of a follower are made again before a cut below its high watermark, and if its last epoch is above that
+    of the leader's next batch: a changed number in the checkpoint is as well-formed as the true one
+LOGEPOCHS-5  batches that cannot be read are damage of the log: nothing is written then
 """
 
 from __future__ import annotations
@@ -46,12 +48,21 @@ def read_or_make(directory: Path, now: Published, replica: Replica | None = None
             return found, False
     except DAMAGE as damage:
         problem = str(damage)
+    return _made(directory, now, replica, found, problem)
+
+
+def make_again(directory: Path, now: Published, replica: Replica, found: EpochCache) -> tuple[EpochCache, bool]:
+    """As `read_or_make`, although a checkpoint with these epochs covers the log (LOGEPOCHS-4)."""
+    return _made(directory, now, replica, found, "its epochs are not those of the batches")
+
+
+def _made(directory: Path, now: Published, replica: Replica | None, found: EpochCache, problem: str) -> tuple[EpochCache, bool]:
     made = from_log(directory, now)
     if replica is not None and replica.role != ROLE_FOLLOWER and now.epoch > made.latest_epoch:  # LOGEPOCHS-3
         made.assign(now.epoch, replica.epoch_start if replica.role == ROLE_LEADER else now.log_end)
     if made.entries == found.entries:
         return found, False
-    logger.warning("%s is made again from the log: %s", path, problem)
+    logger.warning("%s is made again from the log: %s", directory / file_names.EPOCHS, problem)
     return made, True
 
 

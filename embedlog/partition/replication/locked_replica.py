@@ -127,7 +127,9 @@ class LockedReplica:
             return self._take_run(view[:0], rows, leading) and self._take_start(leading)
         epochs = self.epochs()
         if int(rows["leader_epoch"][0]) < _before(epochs, self.now.log_end).latest_epoch:
-            return False
+            epochs = self.held.epochs_of_log(epochs)
+            if int(rows["leader_epoch"][0]) < _before(epochs, self.now.log_end).latest_epoch:
+                return False
         self._note_epochs(rows, epochs)
         for part in _runs(rows):
             first, last = part[0], part[-1]

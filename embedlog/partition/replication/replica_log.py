@@ -154,6 +154,10 @@ class ReplicaLog:
             now, _ = self.published()
             epochs = self._epochs(now, until)
             end = agreed_end(epochs, now.log_end, epoch_end)
+            if end < now.high_watermark:
+                with self.exclusive(until) as held:
+                    epochs = held.held.epochs_of_log(epochs)
+                end = agreed_end(epochs, now.log_end, epoch_end)
             end = end if limit is None else min(end, limit)
             with self.exclusive(until) as held:
                 found = self._follow_locked(held, leader, epoch, end, now.log_end, epochs)
