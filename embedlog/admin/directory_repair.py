@@ -1,7 +1,8 @@
 """Repairs a log directory that no process has open: its own files, and each partition with a finding.
 
 DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it (CLOSEDDIRECTORY-1)
-DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed. Then everything is checked
+DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed. Then everything is checked. A
+    checkpoint that is only a cache is removed if an offset in it is after the end of a log that is known only now
 DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas from each other
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,7 @@ from embedlog.storage.manifest import Manifest
 
 if TYPE_CHECKING:
     from embedlog.integrity.partition_check import Checked, Known
+    from embedlog.integrity.report import Finding
 
 logger = logging.getLogger("embedlog")
 
@@ -51,7 +54,24 @@ def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) 
     with closed_directory.held(place) as use:
         done, touched = _repair(ClosedDirectory(place, use))
     problems = _load(place, touched)
-    return replace(check_path(place), repaired=(*done, *problems))
+    after = check_path(place)
+    if caches := _named(after.findings, "checkpoint-cache"):
+        with closed_directory.held(place):
+            done += _remove_caches(place, caches)
+        after = check_path(place)
+    return replace(after, repaired=(*done, *problems))
+
+
+def _named(findings: Iterable[Finding], kind: str) -> list[str]:
+    """The names of the files with a finding of this kind, and of kinds that begin with it."""
+    return sorted({Path(each.path).name for each in findings if each.kind.startswith(kind)})
+
+
+def _remove_caches(path: Path, names: list[str]) -> list[str]:
+    for name in names:
+        files.unlink(path / name, missing_ok=True)
+    files.sync_directory(path)
+    return [f"{name} is made again" for name in names]
 
 
 def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
@@ -106,18 +126,13 @@ def _repair_topics(path: Path, directory: ClosedDirectory) -> list[str]:
 
 def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
     """Write the damaged checkpoints of the directory again."""
-    done = []
-    for name in sorted({Path(each.path).name for each in root_findings(path, total.ends) if "checkpoint" in each.kind}):
-        if name == file_names.LOG_STARTS:
-            starts = _starts(places)
-            if starts is None:
-                continue
-            checkpoints.write_offsets(path / name, starts)
-        else:
-            files.unlink(path / name, missing_ok=True)
-        done.append(f"{name} is made again")
-    files.sync_directory(path)
-    return done
+    names, done = _named(root_findings(path, total.ends), "checkpoint"), []
+    if file_names.LOG_STARTS in names:
+        names.remove(file_names.LOG_STARTS)
+        if (starts := _starts(places)) is not None:
+            checkpoints.write_offsets(path / file_names.LOG_STARTS, starts)
+            done.append(f"{file_names.LOG_STARTS} is made again")
+    return done + _remove_caches(path, names)
 
 
 def _starts(places: list[Place]) -> checkpoints.Offsets | None:

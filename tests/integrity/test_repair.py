@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import embedlog
+from embedlog.storage import file_names
 from tests.integrity.damaged_logs import PATIENT_S, QUIET, TOPIC, Damage, copy, drawn, extents, make, names_of, rows
 from tests.support.campaign_report import add_counts
 from tests.support.decision_logs import killed
@@ -169,6 +171,23 @@ def test_a_repair_removes_no_good_record(source: Path, tmp_path: Path, rng: rand
 @pytest.mark.timeout(3600)
 def test_a_repair_removes_no_good_record_long(source: Path, tmp_path: Path, rng: random.Random) -> None:
     experiment(source, tmp_path / "log", rng, LONG)
+
+
+def test_a_high_watermark_of_a_partition_that_was_never_used(source: Path, tmp_path: Path) -> None:
+    """A changed bit gave it the offset of another partition. Its log end is known only after its first load."""
+    path = copy(source, tmp_path / "log")
+    checkpoint = path / file_names.HIGH_WATERMARKS
+    text, count = re.subn(
+        r"(?m)^__transaction_state (\d+) (?=[1-9])",
+        lambda found: f"__transaction_state {int(found[1]) ^ 1} ",
+        checkpoint.read_text(),
+    )
+    assert count == 1
+    checkpoint.write_text(text)
+    found = embedlog.repair(path)
+    assert found.good, str(found)
+    assert any(file_names.HIGH_WATERMARKS in each for each in found.repaired)
+    check_repaired(source, path, frozenset())
 
 
 def test_a_repair_of_two_damages_in_one_segment(source: Path, tmp_path: Path) -> None:
