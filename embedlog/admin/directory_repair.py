@@ -2,7 +2,7 @@
 
 DIRECTORYREPAIR-1  the directory is held meanwhile: no process opens it, and no broker starts on it (CLOSEDDIRECTORY-1)
 DIRECTORYREPAIR-2  after the changes the log is opened once: the loads make again what was removed. Then everything is checked. A
-    checkpoint that is only a cache is removed if an offset in it is after the end of a log that is known only now
+    cached checkpoint is removed then if an offset in it is after the end of its log
 DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas from each other
 """
 

@@ -4,8 +4,8 @@ LOGEPOCHS-1  a checkpoint covers a log if its first epoch starts at the log star
     not be cut where its log and that of the leader diverge (REPLICA-2)
 LOGEPOCHS-2  epochs never fall within a log. A segment that begins in the epoch in which the next one begins has that epoch only
 LOGEPOCHS-3  an epoch of the page without a batch is stored again: the next batches of a leader have it
-LOGEPOCHS-4  a changed number in the checkpoint is as well-formed as the true one. A follower compares its epochs with its
-    batches before a cut below its high watermark, and if its last epoch is above that of the leader's next batch
+LOGEPOCHS-4  a changed number in the checkpoint is as well-formed as the true one. A follower reads its batches
+    before a cut below its high watermark, and if its last epoch is above that of the leader's next batch
 LOGEPOCHS-5  batches that cannot be read are damage of the log: nothing is written then
 """
 
