@@ -20,6 +20,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+import numpy  # noqa: F401  (an import that fails, in a test without free descriptors, could not be repeated in the process)
 import pytest
 
 import embedlog
