@@ -182,7 +182,8 @@ def consume_on(stage: Stage, until_end: bool = False) -> int:
             total += len(rows)
             if until_end and len(consumer.assignment()) == len(places):
                 ends = consumer.end_offsets(places)
-                if all(consumer.position(place) >= ends[place] for place in places):
+                read = all(consumer.position(place) >= ends[place] for place in places)
+                if read and not stage.opened.open_transactions():  # a killed owner's one is ended by the housekeeper
                     consumer.close()
                     return total
         except EmbedlogError as problem:
