@@ -311,8 +311,8 @@ class AsyncProducer(Generic[K, V]):
 
         try:
             await self._step("begin_transaction", begin)
-        except asyncio.CancelledError:
-            self._steps.post(lambda: self._abort_after_failure() if begun else None)
+        except asyncio.CancelledError as problem:
+            self._steps.post(partial(self._undo, begun, problem))
             raise
 
     async def commit_transaction(self) -> None:
@@ -341,14 +341,18 @@ class AsyncProducer(Generic[K, V]):
         try:
             yield self
             await self.commit_transaction()
-        except BaseException:
-            await self._steps.run(self._abort_after_failure)
+        except BaseException as problem:
+            if (found := await self._steps.run(partial(self._abort_after_failure, problem))) is not problem:
+                raise found from None
             raise
 
-    def _abort_after_failure(self) -> None:
+    def _undo(self, begun: list[bool], problem: BaseException) -> None:
+        if begun:
+            self._abort_after_failure(problem)
+
+    def _abort_after_failure(self, problem: BaseException) -> BaseException:
         """On a thread, after the earlier calls; without effect if no transaction is open."""
-        if self._sync is not None:
-            self._sync._abort_after_failure()
+        return problem if self._sync is None else self._sync._abort_after_failure(problem)
 
     async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
         producer = await self._made()

@@ -250,19 +250,23 @@ class Producer(Generic[K, V]):
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
 
+        The exception that leaves the block is the error of the first record that failed, also if a later call of the block was
+        refused for that. Such an error is for example OffsetMismatchError of `send(expected_offset=…)`.
         A commit that has begun cannot be aborted: after an error of it that names `commit_transaction()` call that one again.
         """
         self.begin_transaction()
         try:
             yield self
             self.commit_transaction()
-        except BaseException:
-            self._abort_after_failure()
+        except BaseException as problem:
+            if (found := self._abort_after_failure(problem)) is not problem:
+                raise found from None
             raise
 
-    def _abort_after_failure(self) -> None:
-        self._transaction.abort_after_failure()
+    def _abort_after_failure(self, problem: BaseException) -> BaseException:
+        found = self._transaction.abort_after_failure(problem)
         self._failures.take()
+        return found
 
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""

@@ -191,14 +191,21 @@ class Transaction:
             self._owner.end(False, deadline_ns)
             self._enter(State.READY)
 
-    def abort_after_failure(self) -> None:
-        """Abort if possible; never raises, because the user must receive the earlier exception."""
+    def abort_after_failure(self, problem: BaseException) -> BaseException:
+        """Abort if possible; never raises, because the user must receive the earlier exception. The one that leaves the block.
+
+        It is that of the failed record, if `problem` is the refusal of a later call: which of both comes first is a race.
+        """
+        error = self._machine.error
+        refused = isinstance(problem, InvalidTransactionStateError) and self.state is State.ABORTABLE_ERROR
+        found = error if refused and error is not None and problem.__cause__ is error else problem
         if "abort_transaction" not in CALLS[self.state]:
-            return
+            return found
         try:
             self.abort()
         except EmbedlogError:
             logger.exception("a transaction could not be aborted; it ends by itself after transaction.timeout.ms")
+        return found
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
         wanted, member = checked_offsets(offsets), _check_group(group)
@@ -318,8 +325,9 @@ class NoTransaction:
 
     begin = commit = abort = init
 
-    def abort_after_failure(self) -> None:
+    def abort_after_failure(self, problem: BaseException) -> BaseException:
         """No transaction."""
+        return problem
 
     def send_offsets(self, offsets: Any, group: Any) -> NoReturn:
         self.init()

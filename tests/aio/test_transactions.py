@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.aio.producer import AsyncProducer
-from embedlog.errors import FencedError, InvalidTransactionStateError
+from embedlog.errors import FencedError, InvalidTransactionStateError, OffsetMismatchError
 from tests.support.event_loops import Slow, run, turns_until, while_files_are_slow
 
 
@@ -65,6 +65,19 @@ def test_a_wrong_state_is_refused(log: embedlog.Log) -> None:
 
     run(main())
     assert committed(log) == [b"v"]
+
+
+def test_the_error_of_a_condition_leaves_the_block(log: embedlog.Log) -> None:
+    async def main() -> None:
+        async with log.async_producer(transactional_id="x") as producer:
+            await producer.init_transactions()
+            with pytest.raises(OffsetMismatchError):
+                async with producer.transaction():
+                    with pytest.raises(OffsetMismatchError):
+                        await (await producer.send("one", b"v", expected_offset=7))
+                    await producer.send("one", b"v")
+
+    run(main())
 
 
 def test_a_fenced_one_hears_of_it(log: embedlog.Log) -> None:

@@ -14,6 +14,7 @@ from embedlog import OffsetMismatchError
 from embedlog.errors import (
     ConfigError,
     InvalidRecordError,
+    InvalidTransactionStateError,
     LockTimeoutError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
@@ -246,6 +247,22 @@ def test_asyncio_producers_wait_for_the_same_condition(log: embedlog.Log) -> Non
 
 
 # ---- transactions ---------------------------------------------------------------------------------------
+
+
+def test_the_error_of_the_condition_leaves_the_block_also_if_a_later_send_is_refused(log: embedlog.Log) -> None:
+    """Whether the thread of the producer or the next send comes first is a race."""
+    with log.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        with pytest.raises(OffsetMismatchError) as caught, producer.transaction():
+            with pytest.raises(OffsetMismatchError):
+                producer.send("one", b"d", expected_offset=1).result(10)
+            producer.send("t", b"c", partition=1)
+        assert caught.value.actual == 0
+        with pytest.raises(InvalidTransactionStateError), producer.transaction():
+            producer.begin_transaction()
+        with producer.transaction():
+            producer.send("t", b"c", partition=1)
+    assert [record.value for record in log.scan("t", isolation_level="read_committed").records()] == [b"c"]
 
 
 def test_in_a_transaction_all_conditions_hold_or_nothing_is_visible(log: embedlog.Log) -> None:
