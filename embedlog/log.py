@@ -250,9 +250,11 @@ class Log(Administration, ReplicaAdministration):
 
         Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
         numbers; a partition without an entry is not bounded. Times are ms or aware datetimes. `client_rack`: as for a consumer.
+        A start below the log start is moved up to it, and an end above the log end down to it; `Scan.bounds` has the result.
+        A start above the log end is no error: the scan is empty, and its bounds are (start, start).
         `progress(offsets passed, all offsets)` is called in each reading, after each chunk; its exception ends the reading.
         Raises UnknownTopicOrPartitionError (also for a bound of a partition that is not read), ConfigError (a start after its
-        end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
+        end), OffsetOutOfRangeError (a negative offset), InvalidTimestampError, ClosedError.
         """
         from embedlog.columns.scan import Scan
         from embedlog.columns.scan_bounds import ScanBounds
