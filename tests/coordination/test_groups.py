@@ -250,6 +250,15 @@ def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(log: embedlog
         assert taken(groups.current("g")).state is State.EMPTY
 
 
+def test_a_round_that_meets_the_close_of_its_log_reports_nothing(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(groups, stable(A, B))
+    monkeypatch.setattr(groups, "evict", lambda *_, **__: (_ for _ in ()).throw(embedlog.ClosedError("the log was closed")))
+    groups.housekeep()
+    assert not caplog.records
+
+
 # ---- deleting ------------------------------------------------------------------------------------
 
 

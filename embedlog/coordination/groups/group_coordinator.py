@@ -28,7 +28,7 @@ from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import Offsets
 from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Record
-from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
+from embedlog.errors import ClosedError, EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
 from embedlog.group import Group, Limits, Refusal, State
 from embedlog.types import TopicPartition
 
@@ -207,6 +207,8 @@ class Groups(Offsets):
                     if group is not None and group.members:
                         watches[name] = known.get(name) or Watch(self.transactions.liveness)
                         self.evict(name, watches[name], whole=True)
+                except ClosedError:  # the log is closed during this round
+                    return watches
                 except EmbedlogError as problem:
                     _logging.report(logger, logging.WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
         return watches
