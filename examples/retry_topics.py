@@ -13,7 +13,11 @@ Several processes share the work: each needs an `--id` of its own, and the topic
 processes with one id the later one continues, and the earlier one ends with FencedError.
 
 A record that kills the process is no failed attempt: nothing of it is in the log, and it is read again without end. With
-`--isolated` the work runs in a child process. Then its death is an error of that record, and is counted.
+`--isolated` the work runs in a child process. Then its death is an error of that record, and is counted. A SIGTERM that is sent
+to the child too, as by a service manager, is such a death. The alternative needs no child: a topic of started attempts. The
+program writes the place of a record to it before the work, outside of the transaction, and counts them after a restart.
+
+SIGINT and SIGTERM end the program after the present poll. The child ends with the program, also after its SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -135,7 +142,7 @@ class Isolated:
 
     def __call__(self, record: Record[bytes, bytes]) -> list[ProducerRecord]:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
         try:
             return list(self._pool.submit(self._handle, record).result())
         except BrokenProcessPool:
@@ -148,6 +155,19 @@ class Isolated:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def end_with_parent() -> None:
+    """Prepare a child process: it ends when its parent does, and leaves the SIGINT of a terminal to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only a child process has a parent here"
+
+    def watch() -> None:
+        parent.join()  # waits for a pipe that the kernel closes, whatever ended the parent
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def doubled(target: str, record: Record[bytes, bytes]) -> list[ProducerRecord]:
@@ -172,10 +192,13 @@ def main() -> None:
     handle = partial(doubled, target)
     with embedlog.open(given.directory) as log, Isolated(handle) as isolated:
         log.create_topic(target, given.partitions, exist_ok=True)
-        Retries(
+        retries = Retries(
             log, given.topic, isolated if given.isolated else handle,
             process=given.id, partitions=given.partitions, delays_s=given.delays,
-        ).run(idle_s=given.idle)  # fmt: skip
+        )  # fmt: skip
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: retries.stop())
+        retries.run(idle_s=given.idle)
 
 
 if __name__ == "__main__":

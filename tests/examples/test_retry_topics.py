@@ -6,8 +6,11 @@ import collections
 import importlib
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 
 import embedlog
 from embedlog import ProducerRecord
+from tests.faults.harness.processes import until
 from tests.support import examples
 
 sys.path.append(str(examples.EXAMPLES))
@@ -122,6 +126,35 @@ def test_a_killed_program_leaves_one_outcome_of_each_record(tmp_path: Path, nth:
         assert sorted(each.key for each in committed(log, "t.dead")) == [b"1", b"3"]
 
 
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """The handlers of signals are those of before."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_program_after_the_present_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        fill(log, [b"present"])
+
+    def interrupted(target: str, record: Any) -> list[ProducerRecord]:
+        signal.raise_signal(number)
+        return [ProducerRecord(target, record.value, record.key)]
+
+    monkeypatch.setattr(retry_topics, "doubled", interrupted)
+    monkeypatch.setattr(sys, "argv", ["retry_topics", str(tmp_path / "log"), "t"])
+    retry_topics.main()
+    with embedlog.open(tmp_path / "log", read_only=True) as log:
+        assert [each.value for each in committed(log, "t.results")] == [b"present"]
+
+
+@pytest.mark.usefixtures("_handlers")
 def test_the_program_writes_results_and_dead_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedlog.open(tmp_path / "log") as log:
         fill(log, [b'{"amount": 4}', b"no json", b'{"amount": "5"}'])
@@ -165,7 +198,14 @@ def deadly(record: Any) -> list[ProducerRecord]:
     return [ProducerRecord("t.results", record.value, record.key)]
 
 
+@pytest.fixture(scope="module")
+def _tracker() -> None:
+    """The process of multiprocessing that removes semaphores; its pipe stays open as long as this process runs."""
+    resource_tracker.ensure_running()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_tracker")
 def test_a_record_that_kills_the_isolated_work_is_dead_after_its_attempts(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config=QUIET) as log, retry_topics.Isolated(deadly) as handle:
         fill(log, [b"kill", b"good"])
@@ -174,3 +214,17 @@ def test_a_record_that_kills_the_isolated_work_is_dead_after_its_attempts(tmp_pa
         assert dead.value == b"kill"
         assert dict(dead.headers)["retry.error"].startswith(b"BrokenProcessPool")
         assert [each.value for each in committed(log, "t.results")] == [b"good"]
+
+
+@pytest.mark.slow
+def test_the_child_process_ends_with_a_killed_program(tmp_path: Path) -> None:
+    """The child has the write end of the pipe of the output too: the output ends when both processes have ended."""
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        fill(log, [b'{"amount": 4}'])
+        command = [sys.executable, str(examples.EXAMPLES / "retry_topics.py"), str(tmp_path), "t", "--isolated"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+            try:
+                until(lambda: bool(committed(log, "t.results")), "the child has worked", 30)
+            finally:
+                program.kill()
+            assert program.communicate(timeout=30)[0] == b""
