@@ -250,8 +250,8 @@ class Producer(Generic[K, V]):
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
 
-        The exception that leaves the block is the error of the first record that failed, also if a later call of the block was
-        refused for that. Such an error is for example OffsetMismatchError of `send(expected_offset=…)`.
+        The exception that leaves the block is the error of the first record that failed, also if a later call was refused for it.
+        Such an error is for example OffsetMismatchError of `send(expected_offset=…)`.
         A commit that has begun cannot be aborted: after an error of it that names `commit_transaction()` call that one again.
         """
         self.begin_transaction()
