@@ -62,7 +62,17 @@ class NoReader(Exception):
 
 
 class Verb(click.Command):
-    """A command of which a closed output is an event of its own, because click ends the process for it."""
+    """A command of which a closed output is an event of its own, because click ends the process for it.
+
+    An option with one value is refused if it is given twice, as by Kafka's scripts: click takes the last value.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = self.make_parser(ctx).parse_args(list(args))[2]
+        for each in given:
+            if isinstance(each, click.Option) and not (each.multiple or each.is_flag or each.count) and given.count(each) > 1:
+                raise click.UsageError(f"{each.opts[-1]}: given {given.count(each)} times, takes one value", ctx)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

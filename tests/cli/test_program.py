@@ -35,6 +35,16 @@ def test_an_absent_directory_is_one_line_and_is_not_created(run: Callable[..., A
     assert not (tmp_path / "data").exists()
 
 
+def test_an_option_with_one_value_is_refused_if_it_is_given_twice(run: Callable[..., Any], tmp_path: Path) -> None:
+    outcome = run("topics", "--create", "--topic", "a", "--topic", "b")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.startswith("embedlog: --topic: given 2 times, takes one value")
+    assert not (tmp_path / "data").exists()
+    for name in ("a", "b"):
+        run("topics", "--create", "--topic", name)
+    assert run("consume", "-t", "a", "-t", "b", "-e").status == 0  # this one takes several
+
+
 def test_an_interrupt_ends_without_a_traceback(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**options: Any) -> embedlog.Log:
         raise KeyboardInterrupt
