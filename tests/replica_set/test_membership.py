@@ -26,7 +26,7 @@ from embedlog.errors import (
 from embedlog.replica_set import membership, set_up
 from embedlog.replica_set.membership import Member, Membership, check_set
 from embedlog.storage import files, identity, json_file
-from embedlog.storage.file_names import BROKER_LOCK, REPLICAS
+from embedlog.storage.file_names import BROKER_LOCK, PARTITION_METADATA, REPLICAS
 from embedlog.storage.identity import new_id, read_meta
 from tests.support.mutants import mutated
 from tests.support.replica_directories import CHANGES, failing
@@ -294,9 +294,12 @@ def test_an_empty_directory_in_the_place_of_a_member_stays_empty(tmp_path: Path)
 def test_a_set_begins_with_empty_directories_that_no_process_uses(tmp_path: Path) -> None:
     paths = [tmp_path / "d1", tmp_path / "d2"]
     (paths[0] / "t-0").mkdir(parents=True)
+    with pytest.raises(ForeignDirectoryError, match="such as t-0"):
+        set_up.prepare_set(paths, deadline_ns=later())
+    (paths[0] / "t-0" / PARTITION_METADATA).touch()
     with pytest.raises(ReplicaSetError, match="log of its own"):
         set_up.prepare_set(paths, deadline_ns=later())
-    (paths[0] / "t-0").rmdir()
+    shutil.rmtree(paths[0] / "t-0")
     identity.ensure_meta(paths[0])
     fd = files.open_file(paths[0] / BROKER_LOCK, files.CREATE)
     try:
