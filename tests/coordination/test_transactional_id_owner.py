@@ -47,7 +47,9 @@ def test_who_sits_in_one_of_several_partitions_keeps_nobody_waiting_for_long(
     with other._engine.partition(TOPIC, 1).exclusive():
         gone_in = writer.begin_in(0, 1, 2)
         assert set(everything(log)) <= {b"x0"}  # the time may be over before the first append, too
-        begun(other, "id-2").write(b"not kept waiting")
+        second = begun(other, "id-2")
+        second.write(b"not kept waiting")
+        second.abort()  # while it is open, readers get nothing after its record
     for number, (run, progress) in gone_in.items():
         writer.owner.append(log._engine.partition(TOPIC, number), run, progress=progress)
     writer.commit()
