@@ -4,6 +4,7 @@
  *   bare read PIECE WORKERS PATH...  pread every file in pieces on that many threads, CRC-32C of each piece on
  *                                  three streams. Prints nanoseconds, bytes and the last checksum, so that nothing is optimised away
  *   bare wake SAMPLES              a process asleep on a futex is woken by another; prints p50 and p99 in nanoseconds
+ *   bare spin SAMPLES              the same with a process that does not sleep but reads the word again and again
  *
  * Buffers are warm before the clock starts: page faults in them are not part of the ceiling.
  */
@@ -210,8 +211,8 @@ static int by_size(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-/* The child sleeps on a futex in shared memory; how long after each wake does it run? The parent spins between wakes. */
-static int bare_wake(int samples)
+/* The child sleeps on a futex in shared memory, or spins on it; how long after each wake does it run? The parent spins between wakes. */
+static int bare_wake(int samples, int spins)
 {
     struct shared { _Atomic int32_t word, seen; _Atomic int64_t sent; } *shared;
     shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -221,7 +222,8 @@ static int bare_wake(int samples)
     pid_t child = fork();
     for (int at = 0; at < samples && child == 0; at++) {
         while (shared->word == at)
-            syscall(SYS_futex, &shared->word, FUTEX_WAIT, at, NULL, NULL, 0);
+            if (!spins)
+                syscall(SYS_futex, &shared->word, FUTEX_WAIT, at, NULL, NULL, 0);
         times[at] = now_ns() - shared->sent;
         shared->seen = at + 1;
     }
@@ -232,7 +234,8 @@ static int bare_wake(int samples)
             ;
         shared->sent = now_ns();
         shared->word = at + 1;
-        syscall(SYS_futex, &shared->word, FUTEX_WAKE, 1, NULL, NULL, 0);
+        if (!spins)
+            syscall(SYS_futex, &shared->word, FUTEX_WAKE, 1, NULL, NULL, 0);
         while (shared->seen != at + 1)
             sched_yield();
     }
@@ -249,7 +252,9 @@ int main(int count, char **words)
     if (count >= 5 && !strcmp(words[1], "read"))
         return bare_read(words + 4, count - 4, strtoull(words[2], NULL, 10), atoi(words[3]));
     if (count == 3 && !strcmp(words[1], "wake"))
-        return bare_wake(atoi(words[2]));
+        return bare_wake(atoi(words[2]), 0);
+    if (count == 3 && !strcmp(words[1], "spin"))
+        return bare_wake(atoi(words[2]), 1);
     if (count == 2 && !strcmp(words[1], "check")) { /* one text of 48 bytes by three streams and by one */
         const uint8_t *text = (const uint8_t *)"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO";
         uint32_t one = crc32c(text, 48);
@@ -257,6 +262,6 @@ int main(int count, char **words)
         printf("%08x %08x %08x\n", crc32c((const uint8_t *)"123456789", 9), one, crc32c(text, 48));
         return 0;
     }
-    fprintf(stderr, "usage: bare write PATH BYTES PIECE | bare read PIECE WORKERS PATH... | bare wake SAMPLES | bare check\n");
+    fprintf(stderr, "usage: bare write PATH BYTES PIECE | bare read PIECE WORKERS PATH... | bare wake SAMPLES | bare spin SAMPLES | bare check\n");
     return 2;
 }

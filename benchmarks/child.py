@@ -46,10 +46,13 @@ def memory(directory: str) -> dict[str, Any]:
     return {"early": early, "peak": peak, "rows": rows}
 
 
-def poll(directory: str, samples: str) -> dict[str, Any]:
+def poll(directory: str, samples: str, spin_us: str) -> dict[str, Any]:
     """Print for each record when `poll` returned it and when it was woken, on the system-wide clock."""
     woken_ns = 0
-    with embedlog.open(directory) as log, log.consumer("wake", auto_offset_reset="earliest") as consumer:
+    with (
+        embedlog.open(directory) as log,
+        log.consumer("wake", auto_offset_reset="earliest", poll_spin_us=int(spin_us)) as consumer,
+    ):
         wait = log._engine.wait
 
         def stamped(*asked: Any) -> Any:

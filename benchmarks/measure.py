@@ -158,9 +158,12 @@ class Bare:
         path.unlink()
         return int(written) / (int(spent_ns) / 1e9)
 
-    def wake(self, samples: int) -> dict[str, float]:
-        """Microseconds from a futex wake in one process to execution in another, after pauses of half a millisecond."""
-        p50_ns, p99_ns = self._run("wake", str(samples))
+    def wake(self, samples: int, *, spinning: bool = False) -> dict[str, float]:
+        """Microseconds from a futex wake in one process to execution in another, after pauses of half a millisecond.
+
+        `spinning`: the other process does not sleep, but reads the word again and again.
+        """
+        p50_ns, p99_ns = self._run("spin" if spinning else "wake", str(samples))
         return {"p50": int(p50_ns) / 1e3, "p99": int(p99_ns) / 1e3}
 
     def read(self, paths: list[Path]) -> float:

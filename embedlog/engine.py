@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from embedlog._callbacks import Progress, Work
 from embedlog._metrics import Metrics
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog.clients import Children
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
@@ -81,7 +81,7 @@ class Engine:
         self._closer: int | None = None
         self._mutex = threading.RLock()
         self.interposer: Interposer | None = None
-        self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
+        self._waiters: weakref.WeakKeyDictionary[object, waits.Waiter] = weakref.WeakKeyDictionary()
         self._services: list[Service] = []
         self._groups: dict[None, Groups] = {}  # one, after its first use
         self._transactions: dict[None, Transactions] = {}  # as _groups
@@ -188,7 +188,7 @@ class Engine:
 
     def await_topics(self, version: int, deadline_ns: int) -> None:
         """Sleep until the `topics_version` has changed, at most until the deadline."""
-        system.Waiter().wait((), False, self._followed(version), deadline_ns)
+        waits.Waiter().wait((), False, self._followed(version), deadline_ns)
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""
@@ -259,11 +259,11 @@ class Engine:
 
     # ---- waits -----------------------------------------------------------------------------------
 
-    def waiter(self, owner: object) -> system.Waiter:
+    def waiter(self, owner: object) -> waits.Waiter:
         found = self._waiters.get(owner)  # without the mutex if it exists: a wake-up must not wait
         if found is None:
             with self._mutex:
-                found = self._waiters.setdefault(owner, system.Waiter())
+                found = self._waiters.setdefault(owner, waits.Waiter())
         return found
 
     def wait(
@@ -272,7 +272,7 @@ class Engine:
         timeout_s: float | None,
         owner: object,
         committed: bool = False,
-        topics: int = system.NOT_FOLLOWED,
+        topics: int = waits.NOT_FOLLOWED,
         notices: Sequence[tuple[WatchedLog, int]] = (),
         brief: bool = False,
     ) -> bool:

@@ -178,6 +178,7 @@ class ConsumerOptions(TypedDict, total=False):
     auto_offset_reset: Literal["earliest", "latest", "none"]
     fetch_min_bytes: int
     fetch_max_wait_ms: int
+    poll_spin_us: int
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     check_crcs: bool

@@ -70,6 +70,7 @@ class Waiter:
         self._least_bytes = config.fetch_min_bytes
         self._least_wait_s = config.fetch_max_wait_ms / 1000
         self._topics_age_s = config.metadata_max_age_ms / 1000
+        self._spin_ns = config.poll_spin_us * 1000
         self._topics = -1  # the topics' word at their last check
         self._checked_s = self._now = 0.0
         self._stuck_since: float | None = None
@@ -100,6 +101,8 @@ class Waiter:
         duty = self.duty
         if duty is not None:
             duty.polling()
+        if self._spin_ns:
+            self._engine.waiter(self).spin_until_ns = system.boot_ns() + self._spin_ns
         try:
             while True:
                 if self._stopped or self._woken:

@@ -21,7 +21,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog._native import system
+from embedlog._native import waits
 from embedlog.errors import EmbedlogError, ReplicaSetError
 from embedlog.replica_set import adoption, member_directories, registration, set_up
 from embedlog.replica_set import membership as members
@@ -59,8 +59,8 @@ class SetGrowth:
         known = self._known(path, state)
         if known is not None:
             return known
-        if len(state.nodes) >= system.DIRECTORIES_MAX:
-            raise ReplicaSetError("the set has as many directories as it can have", expected=system.DIRECTORIES_MAX)
+        if len(state.nodes) >= waits.DIRECTORIES_MAX:
+            raise ReplicaSetError("the set has as many directories as it can have", expected=waits.DIRECTORIES_MAX)
         _check_rack(state, path, rack, replicas=replicas)
         location.enter(path, read_only=False, create=True, mode=self._config.file_mode)
         with set_up.open_locks([path], deadline_ns, self._config.file_mode):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog.errors import (
     CorruptRecordError,
     DirectoryInUseError,
@@ -261,7 +261,7 @@ class OpenDirectories:
     def wait(self, version: int, until_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> None:
         """Sleep until the next decision after `version` or a committed record at a tail, at most until a time."""
         if self._words is not None:
-            system.Waiter().wait(tails, False, self._words.followed(version), until_ns)
+            waits.Waiter().wait(tails, False, self._words.followed(version), until_ns)
         else:
             threading.Event().wait(max(0, min(1_000_000, until_ns - system.boot_ns())) / 1e9)
 

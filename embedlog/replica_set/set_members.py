@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set import membership as members
@@ -223,7 +223,7 @@ class SetMembers:
         """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
         mask = (1 << WORD_BITS) - 1
         return [
-            (page, system.NOT_FOLLOWED if version < 0 else version >> (1 + WORD_BITS * at) & mask)
+            (page, waits.NOT_FOLLOWED if version < 0 else version >> (1 + WORD_BITS * at) & mask)
             for at, page in enumerate(self._pages())
         ]
 

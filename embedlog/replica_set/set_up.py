@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog.errors import DirectoryInUseError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.membership import CheckedSet, Found, Member, Membership
@@ -105,8 +105,8 @@ def open_locks(paths: Iterable[Path], deadline_ns: int, mode: int) -> Iterator[N
 
 
 def _check_paths(paths: Sequence[Path], racks: Sequence[str | None] | None) -> None:
-    if not 0 < len(paths) <= system.DIRECTORIES_MAX:
-        raise ReplicaSetError("the number of directories of a set", expected=f"1 to {system.DIRECTORIES_MAX}", found=len(paths))
+    if not 0 < len(paths) <= waits.DIRECTORIES_MAX:
+        raise ReplicaSetError("the number of directories of a set", expected=f"1 to {waits.DIRECTORIES_MAX}", found=len(paths))
     if racks is not None and len(racks) != len(paths):
         raise ReplicaSetError("racks", expected=f"one for each of {len(paths)} directories", found=len(racks))
     if racks is not None and not all(rack is None or (type(rack) is str and rack) for rack in racks):

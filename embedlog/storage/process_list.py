@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from embedlog._native import system
+from embedlog._native import waits
 from embedlog.errors import StorageError
 from embedlog.storage import file_names, location
 
@@ -185,10 +185,10 @@ def _waits(pid: int, mappings: list[_Mapping]) -> tuple[WaitDescription, ...] | 
 
 
 def _purpose(name: str, position: int) -> str:
-    word = system.page_word_kind(position)
-    if word == system.LOCK_WORD:
+    word = waits.page_word_kind(position)
+    if word == waits.LOCK_WORD:
         return "topics" if name == file_names.CONTROL else "append"
-    return {system.DATA_WORD: "records", system.NOTICE_WORD: "group"}.get(word, "another change")
+    return {waits.DATA_WORD: "records", waits.NOTICE_WORD: "group"}.get(word, "another change")
 
 
 def _sleeps_on(pid: int, text: str) -> list[int]:

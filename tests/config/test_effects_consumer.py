@@ -229,6 +229,10 @@ TABLE: dict[str, Effect] = {
     "fetch_max_wait_ms": Elsewhere(
         "semantics/test_consumer.py::test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back", "waits are counted"
     ),
+    "poll_spin_us": Elsewhere(
+        "consumer/test_waiter.py::test_a_spinning_poll_does_not_sleep_and_ends_at_its_timeout",
+        "the sleeps of a thread are counted",
+    ),
     "fetch_max_bytes": Seen(seen_of_two, [(50 << 20, 2), (1, 1)]),
     "max_partition_fetch_bytes": Seen(partitions_in_turns, [(1 << 20, False), (1, True)]),
     "check_crcs": Seen(refused, [(True, None), (False, "ConfigError")]),

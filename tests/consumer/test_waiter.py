@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import TopicPartition
+from embedlog import Record, TopicPartition
 from embedlog._native import system
 from embedlog.consumer import waiter
+from tests.faults.harness.processes import until
 from tests.support.fake_engine import FakeEngine, FakePartition, consumer, fill
 
 __all__ = ["consumer"]
@@ -65,6 +66,47 @@ def test_an_idle_consumer_only_looks_whether_a_signal_came(real: embedlog.Log) -
         calls, slept = work_of(lambda: reader.poll(timeout=1.0))
     assert calls <= 2 * 2  # at the end of a wait: are the two pages still where their names lead?
     assert slept <= 45
+
+
+def test_a_spinning_poll_returns_a_record_that_another_thread_appends(real: embedlog.Log) -> None:
+    with real.consumer("t", poll_spin_us=60_000_000) as reader, real.producer() as producer:
+        assert reader.poll() == []
+        records = during(lambda: producer.send("t", b"value").result(), lambda: reader.poll(timeout=60))
+        assert [record.value for record in records] == [b"value"]
+
+
+@pytest.mark.parametrize("spin_us", [60_000_000, 1, 0])
+def test_a_spinning_poll_does_not_sleep_and_ends_at_its_timeout(real: embedlog.Log, spin_us: int) -> None:
+    with real.consumer("t", poll_spin_us=spin_us) as reader:
+        reader.poll()
+        found: list[list[Record]] = []
+        _, slept = work_of(lambda: found.append(reader.poll(timeout=0.2)))
+    assert found == [[]]
+    assert (slept == 0) == (spin_us > 1), "it sleeps after the time of its spin"
+
+
+@pytest.mark.parametrize("end", ["wakeup", "a new topic"])
+def test_wakeup_and_a_new_topic_end_a_spin(real: embedlog.Log, end: str) -> None:
+    with real.consumer(poll_spin_us=60_000_000, auto_offset_reset="earliest") as reader:
+        reader.subscribe(pattern="t.*")
+
+        def poll() -> list[bytes] | str:
+            try:
+                return [record.value for record in reader.poll(timeout=60)]
+            except embedlog.WakeupError:
+                return "woken"
+
+        def act() -> None:
+            waiter = real._engine.waiter(reader._waiting)
+            until(lambda: waiter.spin_until_ns > 0, "the poll to begin")
+            if end == "wakeup":
+                reader.wakeup()
+            else:
+                real.create_topic("t2")
+                with real.producer() as producer:
+                    producer.send("t2", b"value").result()
+
+        assert during(act, poll) == ("woken" if end == "wakeup" else [b"value"])
 
 
 def test_an_idle_consumer_of_another_thread_sleeps_through(real: embedlog.Log) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog.errors import (
     DirectoryInUseError,
     NotEnoughDirectoriesError,
@@ -290,7 +290,7 @@ def test_a_directory_that_a_broker_holds_is_refused_and_changes_nothing(tmp_path
 
 def test_more_directories_than_a_wait_follows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ReplicaSetError, match="number of directories"):
-        opened(tmp_path, system.DIRECTORIES_MAX + 1)
+        opened(tmp_path, waits.DIRECTORIES_MAX + 1)
     with pytest.raises(ReplicaSetError, match="number of directories"):
         embedlog.open([], config=QUIET)
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ import pytest
 
 import embedlog
 from embedlog import LockDescription, ProcessDescription
-from embedlog._native import system
+from embedlog._native import waits
 from embedlog.storage import process_list
 from embedlog.storage.locks import LockFile
 
@@ -180,17 +180,17 @@ def test_a_broker_holds_the_directory_alone(directory: Path, proc: Path) -> None
 
 def test_waits_are_those_of_all_threads(directory: Path, proc: Path) -> None:
     page, control = directory / "events-0" / "embedlog.page", directory / "embedlog.control"
-    words = {system.page_word_kind(at): at for at in range(4096)}
+    words = {waits.page_word_kind(at): at for at in range(4096)}
     maps = f"10000-11000 rw-s 00000000 00:1b 5    {page} (deleted)\n20000-21000 r--s 00000000 00:1b 5   {control}\nnonsense\n"
     made = process(proc, 8, {}, maps=maps, comm="python\n")
     array = b"".join(
-        struct.pack("=QQII", 0, at, 2, 0) for at in (0x10000 + words[system.DATA_WORD], 0x20000 + words[system.LOCK_WORD])
+        struct.pack("=QQII", 0, at, 2, 0) for at in (0x10000 + words[waits.DATA_WORD], 0x20000 + words[waits.LOCK_WORD])
     )
     (made / "mem").write_bytes(b"\0" * 16 + array)
     lines = [
-        f"{process_list._FUTEX} {0x10000 + words[system.LOCK_WORD]:#x} 0x80 0x1 0x0 0x0 0x0 0x0 0x0",
+        f"{process_list._FUTEX} {0x10000 + words[waits.LOCK_WORD]:#x} 0x80 0x1 0x0 0x0 0x0 0x0 0x0",
         "449 0x10 0x2 0x0 0x0 0x1 0x0 0x0 0x0",
-        f"{process_list._FUTEX} {0x10000 + words[system.NOTICE_WORD]:#x} 0x1 0x1 0x0 0x0 0x0 0x0 0x0",  # a wake is no wait
+        f"{process_list._FUTEX} {0x10000 + words[waits.NOTICE_WORD]:#x} 0x1 0x1 0x0 0x0 0x0 0x0 0x0",  # a wake is no wait
         f"{process_list._FUTEX} 0x10000", "449 0xfffffffffffffffff 0xffffffff", "449", "running", "", "\udcff",
     ]  # fmt: skip
     for number, line in enumerate(lines):

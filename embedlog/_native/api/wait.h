@@ -22,6 +22,9 @@ enum el_wait_limits { EL_NOTICES_MAX = 4, EL_DIRECTORIES_MAX = 60 };
  * `flags`: 1: use the stable end; 2: a page is read-only or a private copy, so the waiter cannot be counted and checks every millisecond. */
 int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
                 const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t deadline_ns);
+/* As el_wait, but without sleep: reads the pages and words again and again until `until_ns` (boot clock). Takes a processor meanwhile. */
+int64_t el_spin(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
+                const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t until_ns);
 int32_t el_wake(uint32_t *wake);
 /* The futex word at this byte of a control page. */
 enum el_page_word_kind { EL_OTHER_WORD = 0, EL_DATA_WORD = 1, EL_LOCK_WORD = 2, EL_NOTICE_WORD = 3 };

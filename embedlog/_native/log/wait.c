@@ -5,10 +5,12 @@
  * CWAIT-3  a read-only mapping cannot be counted, so it is not woken: such a waiter checks every millisecond
  * CWAIT-4  for more pages than futex_waitv takes, the wait uses one word of each directory, which every publication there changes
  * CWAIT-5  a waiter for topics passes the topics word of its last read: a later change prevents the sleep. The same holds for notices,
- *          whose words change with or without counted waiters */
+ *          whose words change with or without counted waiters
+ * CWAIT-6  a spinning waiter is not counted, because it needs no wake. It yields its processor between checks: the appender may need it */
 #include "log/control_page.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -100,9 +102,13 @@ static int poll_on(el_waitv *words, int used, int fixed, const el_tail *tails, i
     }
 }
 
+static int counts_fit(int64_t notice_count, int64_t directory_count) {
+    return notice_count >= 0 && notice_count <= EL_NOTICES_MAX && directory_count >= 0 && directory_count <= EL_DIRECTORIES_MAX;
+}
+
 int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
                 const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t deadline_ns) {
-    if (notice_count < 0 || notice_count > EL_NOTICES_MAX || directory_count < 0 || directory_count > EL_DIRECTORIES_MAX)
+    if (!counts_fit(notice_count, directory_count))
         return EL_EINVALID;
     int committed = flags & EL_WAIT_COMMITTED, uncounted = flags & EL_WAIT_UNCOUNTED;
     el_waitv words[EL_WAITV_WORDS];
@@ -151,6 +157,40 @@ int64_t el_topics(const uint8_t *directory) {
     int64_t word = atomic_load(&as_page(directory)->lock_word);
     el_page_leave(directory, 0);
     return word;
+}
+
+static int topics_moved(const el_watched_directory *directories, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        if (directories[at].topics >= 0 && el_topics(directories[at].page) != directories[at].topics)
+            return 1;
+    return 0;
+}
+
+#if defined(__x86_64__)
+#define EL_PAUSE() __builtin_ia32_pause()
+#else
+#define EL_PAUSE() __asm__ volatile("yield")
+#endif
+
+enum { EL_SPINS = 32 };                 /* checks between two looks at the clock: about a microsecond */
+
+int64_t el_spin(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
+                const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t until_ns) {
+    if (!counts_fit(notice_count, directory_count))
+        return EL_EINVALID;
+    _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
+    do {
+        for (int spin = 0; spin < EL_SPINS; spin++) {
+            int64_t found = first_ready(tails, count, flags & EL_WAIT_COMMITTED);
+            if (found >= 0)
+                return found;
+            EL_PAUSE();
+        }
+        if ((own && atomic_load(own)) || any_moved(notices, notice_count) || topics_moved(directories, directory_count))
+            return count;
+        sched_yield();
+    } while (el_boot_ns() < until_ns);
+    return EL_SYSTEM_ERROR(ETIMEDOUT);
 }
 
 /* `by` is added to an even and to an odd word. Decisions of a set change the word without the directory lock, hence the atomic addition. */

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE
 from embedlog.errors import EmbedlogError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Stamp
@@ -166,10 +166,10 @@ def test_readers_end_at_the_high_watermark(tmp_path: Path) -> None:
         assert not tail.records(), "the tail ends there, too"
         page = one.mapped_page
         assert page is not None
-        assert system.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000) == system.TIMED_OUT
+        assert waits.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000) == system.TIMED_OUT
         copy(one, two)
         assert commit(one, (1, two)) == 3
-        assert system.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000_000) == 0
+        assert waits.Waiter().wait([(page, 1)], False, [], system.boot_ns() + 1_000_000_000) == 0
         assert one.fetch(1).next_offset == 3
         assert one.bounds().last_stable == 3
 

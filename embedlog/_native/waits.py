@@ -1,0 +1,89 @@
+"""Waiting for records, notices and changes of the topics, on the futex words of control pages.
+
+WAITS-1  a wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are handled
+WAITS-2  a wait may spin before it sleeps, until a time of its caller: it needs no wake then, and takes a processor
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from embedlog._native.calls import TIMED_OUT, boot_ns, ffi, lib
+from embedlog._native.system import Page
+
+WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
+DATA_WORD, LOCK_WORD, NOTICE_WORD = lib.EL_DATA_WORD, lib.EL_LOCK_WORD, lib.EL_NOTICE_WORD  # of `page_word_kind`
+NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
+DIRECTORIES_MAX: Final[int] = lib.EL_DIRECTORIES_MAX
+NOT_FOLLOWED: Final = -1  # the wait ignores the topics
+MAIN_THREAD_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
+OTHER_THREAD_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
+
+
+def page_word_kind(position: int) -> int:
+    """The kind of futex word at this byte of a control page."""
+    return int(lib.el_page_word_kind(position))
+
+
+def _moved(directories: Sequence[tuple[Page, int]], notices: Sequence[tuple[Page, int]]) -> bool:
+    """Whether a topics word or a notice word differs from the given value."""
+    for page, seen in directories:
+        if seen >= 0 and page.topics() != seen:
+            return True
+    return any(page.notice() != seen for page, seen in notices)
+
+
+class Waiter:
+    """Sleeps until a page publishes more than a given offset; `wake` from any thread ends it early.
+
+    Threads: `wait` from one at a time, `wake` from any.
+    """
+
+    def __init__(self) -> None:
+        self._word = ffi.new("uint32_t *")
+        self._directories = ffi.new("el_watched_directory[]", DIRECTORIES_MAX)
+        self.spin_until_ns = 0  # boot clock: until then `wait` does not sleep (CWAIT-6)
+
+    def wait(
+        self,
+        tails: Sequence[tuple[Page, int]],
+        committed: bool,
+        directories: Sequence[tuple[Page, int]],
+        deadline_ns: int,
+        notices: Sequence[tuple[Page, int]] = (),
+    ) -> int:
+        """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
+
+        `directories` has the pages of all directories of the tails, at most DIRECTORIES_MAX. With each is the value of its
+        `Page.topics` before the caller last read the topics, or NOT_FOLLOWED. `notices` has values of `Page.notice` for at most
+        NOTICES_MAX pages, each read before the data that it announces.
+        """
+        watched_notices = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
+        buffer = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
+        shared = self._directories
+        for at, (page, topics) in enumerate(directories):
+            watched = shared[at]
+            watched.page, watched.topics = page.raw, topics
+        uncounted = any(page.locked or not page.writable for page, _ in (*tails, *directories)) or any(
+            page.locked for page, _ in notices
+        )
+        flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
+        slice_ns = MAIN_THREAD_SLICE_NS if threading.get_ident() == threading.main_thread().ident else OTHER_THREAD_SLICE_NS
+        arguments = (buffer, len(tails), watched_notices, len(notices), shared, len(directories), flags, self._word)
+        while True:
+            now = boot_ns()
+            until = min(deadline_ns, now + slice_ns)
+            spinning = self.spin_until_ns > now
+            code = int(lib.el_spin(*arguments, min(until, self.spin_until_ns)) if spinning else lib.el_wait(*arguments, until))
+            if code == len(tails) and not self._word[0] and not _moved(directories, notices):
+                code = TIMED_OUT
+            if code != TIMED_OUT or boot_ns() >= deadline_ns:
+                return code
+
+    def wake(self) -> None:
+        lib.el_wake(self._word)
+
+    def reset(self) -> None:
+        self._word[0] = 0
