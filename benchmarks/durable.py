@@ -101,7 +101,7 @@ def durable(context: Context) -> Iterator[Outcome]:
             (rate_of_processes(directory, 1, SLOW_US), rate_of_processes(directory, PROCESSES, SLOW_US))
             for _ in range(context.rounds)
         ]
-        yield ratio(f"durable/processes={PROCESSES}/sync+{SLOW_US}us", pairs, 2.0)
+        yield ratio(f"durable/processes={PROCESSES}/sync+{SLOW_US}us", pairs, 3.0)
     finally:
         slow_syncs(0)
         remove(directory)

@@ -7,6 +7,9 @@ SYNCER-3  `durable` rises only after every segment in [durable, end) and the dir
           descriptor is reliable if it was opened before any of these bytes was written, or wrote all of them again. So they are
           kept as long as the log's share of descriptors allows it
 SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk and then in the page, and rolled
+SYNCER-5  while several processes or threads wait for syncs, a sync begins when as many records have been appended as the last one
+          covered, but waits at most a quarter of its time. Otherwise each sync covers half of the senders: those that it
+          acknowledges append too late for the next one
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlog import _logging, index, segment
-from embedlog._native import system
+from embedlog._native import system, waits
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
 from embedlog.format.record_batch import Chain
@@ -35,6 +38,7 @@ from embedlog.storage.manifest import SegmentInfo
 
 logger = logging.getLogger("embedlog")
 
+GATHER_SHARE: Final = 4  # of the time of a sync, which the next one waits at most
 SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for syncs
 _PID_MASK: Final = 2**32 - 1  # of an intent; the higher half is random
 
@@ -64,6 +68,8 @@ class Syncer:
         self._failed_before = 0
         self._close_pending = False
         self._cuts = 0  # of the log, when the descriptors were opened
+        self._shared = False  # the last sync had records of others, or came after a wait for another one
+        self._sync_ns = 0  # of the last sync of this process
 
     def opened(self, base: int) -> None:
         """This process begins to write a segment: open a descriptor for its syncs, then read what is unsynced."""
@@ -137,20 +143,43 @@ class Syncer:
         def durable() -> int:
             return state.page.word(system.WORD_DURABLE)
 
+        before = durable()
+
         def sleep() -> None:
             if (seen := durable()) < upto:
                 state.page.sleep(system.WORD_DURABLE, seen, deadline_ns)
 
-        if durable() >= upto:
-            return durable()
+        if before >= upto:
+            return before
         try:
             with self._use() as lock, lock.hold_while(lambda: durable() < upto, sleep, deadline_ns) as synced:
-                return self._sync_locked(state.published()) if synced else durable()
+                if not synced:
+                    self._shared = True
+                    return durable()
+                waited = durable() > before
+                if waited or self._shared:
+                    self._gather(deadline_ns)
+                end = self._sync_locked(state.published())
+                self._shared = waited or end > upto
+                return end
         except _Lost as lost:  # after the sync lock is released: the append lock is before it in the lock order
             raise self._failed(self.cut_lost(lost.base), lost) from lost
         finally:
             if synced:  # after the unlock: a thread that needs more syncs next
                 state.page.wake(system.WORD_DURABLE)
+
+    def _gather(self, deadline_ns: int) -> None:
+        """Wait for the records of those that the last sync acknowledged: SYNCER-5."""
+        page = self._state.page
+        awaited, now = page.word(system.WORD_AWAITED), self._state.published()
+        if now.log_end >= awaited:
+            return
+        waiter, until_ns = waits.Waiter(), min(deadline_ns, system.boot_ns() + self._sync_ns // GATHER_SHARE)
+        # In a set a high watermark needs more than an append, so it is not awaited.
+        while now.log_end < awaited and now.high_watermark == now.log_end:
+            if waiter.wait([(page, now.log_end)], False, (), until_ns) < 0:
+                return
+            now = self._state.published()
 
     def cut_lost(self, base: int) -> int:
         """Cut the log at the first bad batch of a segment; the offset from which records are lost. Raises CorruptRecordError."""
@@ -172,7 +201,8 @@ class Syncer:
                 page.set(system.WORD_SYNC_OWNER, 0)
             raise
         page.set(system.WORD_SYNC_OWNER, 0)
-        spent_s = (system.boot_ns() - began_ns) / 1e9
+        self._sync_ns = system.boot_ns() - began_ns
+        spent_s = self._sync_ns / 1e9
         self._state.context.metrics.note({"flushes": 1, "flushes_s": spent_s}, {"flushes_s": spent_s})
         return now.log_end
 
@@ -351,6 +381,8 @@ class Syncer:
         state = self._state
         self._record.store(now.log_end, now.segment_base, state.context.mode)
         system.point("durable-stored")
+        covered = now.log_end - state.page.word(system.WORD_DURABLE)
+        state.page.set(system.WORD_AWAITED, state.published().log_end + covered)
         state.page.set(system.WORD_DURABLE, now.log_end)
         for base in [base for base in list(self._fds) if base < now.segment_base]:
             self._close_descriptor(base)

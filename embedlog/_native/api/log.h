@@ -75,6 +75,7 @@ enum el_word {
     EL_WORD_CUT_BASE = 16,           /* the segment in which it is cut */
     EL_WORD_CUT_OFFSET = 17,         /* batches that end above this offset are cut */
     EL_WORD_CUTS = 18,               /* number of cuts, stored before the publication: after a cut a name may lead to another file */
+    EL_WORD_AWAITED = 19,            /* log end that the next sync awaits for a moment, if several processes wait for syncs */
     EL_WORDS = 20                    /* of a directory: `coordination.directory` and others name them */
 };
 
