@@ -7,8 +7,8 @@ SYNCER-3  `durable` rises only after every segment in [durable, end) and the dir
           descriptor is reliable if it was opened before any of these bytes was written, or wrote all of them again. So they are
           kept as long as the log's share of descriptors allows it
 SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk and then in the page, and rolled
-SYNCER-5  while several processes or threads wait for syncs, a sync waits for as many new records as the last one covered, but for
-          at most a quarter of its time. Otherwise the senders that it acknowledges append too late for the next one
+SYNCER-5  while several senders wait for syncs, a sync waits for as many new records as the last one covered. This takes at most a
+          quarter of its time. Otherwise the senders that it acknowledges append too late for the next one
 """
 
 from __future__ import annotations
