@@ -46,7 +46,7 @@ SIZE = : about 100 packages and 1.5 GB$(if $(findstring spark,$(EXTRAS)),$(comma
 fail = { echo 'embedlog: $(1)' >&2; exit 1; }
 
 .PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
-    test-all fuzz check bench docs site wheels test-wheels clean
+    test-all fuzz check bench race race-pages docs site wheels test-wheels clean
 
 help:
 	@echo 'make demo           the standard library in three directories, one of them lost: write, tail, share, search, read'
@@ -62,6 +62,8 @@ help:
 	@echo 'make test-all       all of these tests, with their counts at the end'
 	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents'
 	@echo 'make bench          the benchmarks'
+	@echo 'make race           the same workloads for Chronicle Queue, Kafka'\''s clients, SQLite, LMDB, RocksDB and others: 15 minutes'
+	@echo 'make race-pages     write docs/race.md and its plots anew from docs/race/results.json, without a run'
 	@echo 'make docs           generate the tables of docs/ from the code'
 	@echo 'make site           the documentation site in build/site: open build/site/index.html'
 	@echo 'make wheels         the sdist and the wheels of all platforms in dist/'
@@ -200,6 +202,18 @@ check: install
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# The peers of the race; Chronicle Queue and a broker need Java 17 and Maven. A missing peer is named, and the others run.
+$(VENV)/.race: $(VENV)/.built pyproject.toml
+	@$(TEST_BUILD) $(PIP) --no-build-isolation -e '.[race]' >$(VENV)/install.txt 2>&1 \
+	    || $(call fail,pip cannot install the peers of the race: see $(VENV)/install.txt)
+	@touch $@
+
+race: install $(VENV)/.race
+	@$(BIN)/python -m benchmarks.race $(ARGS)
+
+race-pages: install
+	@$(BIN)/python -m benchmarks.race --pages
 
 docs: install
 	@$(BIN)/python docs/generate.py

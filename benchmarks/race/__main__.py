@@ -1,0 +1,61 @@
+"""The command line of the race: `python -m benchmarks.race`; the package's own text has the rules."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..measure import workspace
+from . import pages, sizes, spark
+from .peers import PEERS
+from .race import run
+from .workloads import GROUPS, SCALES
+
+OTHERS = ("spark", "cost")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.race", description=__doc__)
+    parser.add_argument("--only", action="append", choices=[*GROUPS, *OTHERS], help="one group of workloads (repeat for more)")
+    parser.add_argument("--peer", action="append", choices=list(PEERS), help="one peer besides embedlog (repeat for more)")
+    parser.add_argument("--match", default="", help="only workloads with this text in their key")
+    parser.add_argument("--scale", choices=list(SCALES), default="default", help="full: up to 10 GB, hours")
+    parser.add_argument("--directory", help="where to work (default: the temporary directory)")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--keep", action="store_true", help=f"replace the results of {pages.PAGE.name}, and write it")
+    parser.add_argument("--pages", action="store_true", help="only write the page and its plots from the kept results")
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    chosen = arguments()
+    if chosen.pages:
+        return pages.main()
+    names = ["embedlog", *(name for name in chosen.peer or PEERS if name != "embedlog")]
+    for name in names:
+        if missing := PEERS[name].missing():
+            say(f"{name}: not installed ({missing}): {PEERS[name].INSTALL}")
+    groups, scale = chosen.only or [*GROUPS, *OTHERS], SCALES[chosen.scale]
+    with workspace(chosen.directory) as directory:
+        results = run(scale, directory, groups, names, chosen.match, say)
+        if "cost" in groups:
+            results["sizes"] = sizes.run(scale.name, directory, scale.rounds, say)
+        if "spark" in groups:
+            results["spark"] = spark.run(scale.name, scale.rounds, directory)
+    results = pages.rounded(results)
+    if chosen.json:
+        chosen.json.write_text(pages.as_text(results))
+    if chosen.keep:
+        pages.PLOTS.mkdir(exist_ok=True)
+        pages.RESULTS.write_text(pages.as_text(results))
+        pages.write(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Writes the page of the race from its results: lost rows first, absolute figures beside ratios."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .plots import FILES, SIZE_FILES
+from .sizes import MEASURES as SIZE_MEASURES
+from .sizes import UNITS, growth
+from .workloads import size_text
+
+OURS = "embedlog"
+Results = dict[str, Any]
+MEASURES = {"records_s": ("records/s", True), "p50_us": ("µs, p50", False), "p99_us": ("µs, p99", False)}
+FLAT = 1.5  # the largest median over the smallest, of a cost that counts as flat on a shared machine
+EVEN = 0.05  # of a ratio: below this difference a row is neither won nor lost
+
+
+@dataclass(frozen=True)
+class Row:
+    """A peer in a workload: its figures beside embedlog's."""
+
+    workload: dict[str, Any]
+    measure: str
+    peer: str
+    ours: list[float]
+    theirs: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 embedlog is the better one."""
+        ours, theirs = statistics.median(self.ours), statistics.median(self.theirs)
+        return ours / theirs if MEASURES[self.measure][1] else theirs / ours
+
+
+def rows(results: Results) -> Iterator[Row]:
+    """All pairs of embedlog and a peer that both have figures."""
+    for workload in results["workloads"]:
+        figures = results["figures"].get(workload["key"], {})
+        for measure in workload["measures"]:
+            ours = figures.get(OURS, {}).get(measure)
+            for peer, found in figures.items():
+                if ours and peer != OURS and measure in found:
+                    yield Row(workload, measure, peer, ours, found[measure])
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """Three significant digits."""
+    for factor, unit in ((1e6, " M"), (1e3, " k")):
+        if value >= factor:
+            return f"{value / factor:.3g}{unit}" if value / factor < 1000 else f"{value / factor:,.0f}{unit}"
+    return f"{value:.3g}"
+
+
+def spread(values: list[float]) -> str:
+    """Median, least and most."""
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(statistics.median(values))} ({number(min(values))}–{number(max(values))})"
+
+
+def table(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
+    lines = [list(head)]
+    lines.append(["---"] * len(lines[0]))
+    lines += [list(row) for row in body]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def name_of(workload: dict[str, Any]) -> str:
+    """What a workload does, with everything that differs from the usual."""
+    parts = [workload["title"], size_text(workload["record"])]
+    if workload["kind"] != "random":
+        parts.append("JSON")
+    if workload["codec"] != "none":
+        parts.append(workload["codec"])
+    if workload["size"]:
+        parts.append(size_text(workload["size"]))
+    return ", ".join(parts)
+
+
+def title(results: Results, peer: str) -> str:
+    return str(results["peers"][peer]["title"])
+
+
+# ---- sections --------------------------------------------------------------------------------------------------------
+
+
+def conditions(results: Results) -> str:
+    """Machine, commit, versions and load."""
+    where = results["machine"]
+    load = results["load"]
+    return (
+        f"{where['cores']} cores of {where['cpu']}, {where['memory']}, Linux {where['kernel']}, CPython {where['python']}, "
+        f"{where['core']}. {where['date']}, commit {results['commit']}, scale `{results['scale']}`, "
+        f"{results['rounds']} repetitions in {results['minutes']} minutes, broker Kafka {results['kafka']}.\n\n"
+        f"Load of the machine (1, 5, 15 minutes): {load['before']} before the run, {load['after']} after it. "
+        "The run itself makes a load of 1 to 2. A higher load means that other programs ran: then only ratios count, "
+        "and spreads are wide.\n"
+    )
+
+
+def lost(results: Results) -> str:
+    found = sorted((row for row in rows(results) if row.ratio < 1 - EVEN), key=lambda row: row.ratio)
+    if not found:
+        return "No row is lost in this run.\n"
+    every = sum(1 for _ in rows(results))
+    intro = f"embedlog is worse in {len(found)} of {every} comparisons, by more than {EVEN:.0%}; the worst one is first.\n\n"
+    body = (
+        [
+            name_of(row.workload), title(results, row.peer), MEASURES[row.measure][0], spread(row.ours), spread(row.theirs),
+            f"{row.ratio:.2f}",
+        ]
+        for row in found
+    )  # fmt: skip
+    return intro + table(("workload", "peer", "unit", "embedlog", "peer's", "ratio"), body)
+
+
+def group(results: Results, name: str) -> str:
+    """All workloads of a group: the peers of each in the order of their ratios, then those that cannot do it."""
+    body: list[list[str]] = []
+    for workload in (each for each in results["workloads"] if each["group"] == name):
+        figures = results["figures"].get(workload["key"], {})
+        for measure in workload["measures"]:
+            label, unit = name_of(workload), MEASURES[measure][0]
+            ours = figures.get(OURS, {})
+            if measure in ours:
+                body.append([label, "**embedlog**", unit, spread(ours[measure]), "1"])
+                label = ""
+            mine = [row for row in rows(results) if row.workload is workload and row.measure == measure]
+            for row in sorted(mine, key=lambda row: row.ratio):
+                ratio = f"{row.ratio:.2f}"
+                body.append([label, title(results, row.peer), unit, spread(row.theirs), ratio])
+                label = ""
+        for reason, peers in reasons(results, figures).items():
+            body.append(["", ", ".join(peers), "–", reason, "–"])
+    return table(("workload", "store", "unit", "median (least–most)", "embedlog is … times as good"), body)
+
+
+def reasons(results: Results, figures: dict[str, Any]) -> dict[str, list[str]]:
+    """Why some peers have no figure, with their names."""
+    found: dict[str, list[str]] = {}
+    for peer, each in figures.items():
+        if reason := each.get("lacks") or (f"failed: {each['failed']}" if "failed" in each else ""):
+            found.setdefault(reason, []).append(title(results, peer))
+    return found
+
+
+def stores(results: Results) -> str:
+    """The size of the filled stores on the disk."""
+    body = []
+    for store, found in results["stores"].items():
+        for peer, each in sorted(found.items(), key=lambda pair: pair[1]["disk_bytes"] / pair[1]["bytes"]):
+            share = f"{each['disk_bytes'] / each['bytes']:.2f}"
+            body.append([store, title(results, peer), f"{each['records']:,}", share])
+    return table(("store: record, kind, codec", "peer", "records", "bytes on the disk for each byte of values"), body)
+
+
+def peers(results: Results) -> str:
+    body = []
+    for each in results["peers"].values():
+        version = f"not installed: {each['install']}" if each["missing"] else each["version"]
+        body.append([each["title"], version, each["language"], each["checksum"], each["settings"], each["durable"]])
+    return table(("peer", "version", "language", "checksums", "settings", "durable appends"), body)
+
+
+# One sentence for each curve of the sizes that is not flat.
+EXPLAINED: dict[tuple[str, str], str] = {}
+
+
+def sizes(results: Results) -> str:
+    """The cost over the size: a plot and a table for each dimension."""
+    parts = []
+    for dimension, found in results["sizes"].items():
+        parts.append(f"![Cost over the number of {dimension}](race/{SIZE_FILES[dimension]})\n\n")
+        head = [UNITS[dimension], *(SIZE_MEASURES.values())]
+        body = ([f"{int(size):,}", *(spread(each[name]) for name in SIZE_MEASURES)] for size, each in found.items())
+        parts.append(table(head, body) + "\n")
+        for name, text in SIZE_MEASURES.items():
+            grown = growth([each[name] for each in found.values()])
+            sentence = EXPLAINED.get((dimension, name), "")
+            change = "flat" if grown < FLAT else f"×{grown:.2g}"
+            parts.append(f"- {text}: {change}. {sentence}".rstrip() + "\n")
+        parts.append("\n")
+    return "".join(parts)
+
+
+HEAD = """# Race
+
+The same workloads for embedlog and for other logs, queues and stores, interleaved in one run, each turn in a process of its own.
+`make race` repeats it, in at most 15 minutes on a quiet machine with two cores; `make race ARGS="--scale full"` goes up to 10 GB.
+`make race-pages` writes this page and its plots anew from `docs/race/results.json`, without a run.
+A ratio above 1 means that embedlog is better: more records/s, or fewer µs.
+
+- Every peer appends the same values. Each store that is read was verified before: the number and the checksum of all values.
+- A rate ends when everything that was appended is kept: in the page cache, or on stable storage for durable appends.
+- Before the clock starts, each peer has appended or read one record; a JVM has run for 0.7 s.
+- Readers touch each value. A point read is compared with the value that was appended.
+
+"""
+
+
+SIZES_INTRO = """embedlog alone, as `make race ARGS="--only cost"` measures it: records of 1 kB for bytes, one record of 100 bytes in
+each partition, and segments of 16 kB. *Flat* means that the largest median is below 1.5 times the smallest.
+
+"""
+
+
+def spark(found: dict[str, Any]) -> str:
+    """Spark's Kafka connector against the Spark data source, or why it did not run."""
+    if "lacks" in found:
+        return f"Spark's Kafka connector: – ({found['lacks']})\n"
+    body = []
+    for each in sorted(found["figures"], key=lambda each: float(each["value"])):
+        detail = each["detail"]
+        ratios = [f"{detail['ours'] / detail['theirs']:.2f}", f"{each['value']:.2f}"]
+        figures = [number(detail["ours"]), number(detail["theirs"]), *ratios]
+        body.append([each["name"].removeprefix("rival/spark-kafka/"), *figures])
+    intro = f"""Spark's Kafka connector (Spark {found["version"]}, `local[2]`, batches of 1 MB, `acks=1`) with a local broker, and
+`format("embedlog")` in Spark {found["ours"]}. The last column is the ratio of both to parquet in the same session.
+
+"""
+    return intro + table(("operation", "embedlog, rows/s", "connector, rows/s", "ratio", "ratio, each relative to parquet"), body)
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    parts = [HEAD, conditions(results), "\n## Lost\n\n", lost(results)]
+    for name, text in results["groups"].items():
+        parts.append(f"\n## {text}\n\n")
+        if name in FILES:
+            parts.append(f"![{text}](race/{FILES[name]})\n\n")
+        parts.append(group(results, name))
+    if results.get("spark"):
+        parts += ["\n## Spark\n\n", spark(results["spark"])]
+    if results.get("sizes"):
+        parts += ["\n## Cost over size\n\n", SIZES_INTRO, sizes(results)]
+    parts += ["\n## Sizes on the disk\n\n", stores(results), "\n## Peers\n\n", peers(results)]
+    return "".join(parts)
