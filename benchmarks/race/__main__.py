@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     chosen = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the broker is stopped and the files are removed
     if chosen.pages:
         return pages.main()
     names = ["embedlog", *(name for name in chosen.peer or PEERS if name != "embedlog")]

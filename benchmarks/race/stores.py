@@ -55,7 +55,7 @@ class Stores:
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
-            self._admin = AdminClient({"bootstrap.servers": self._started().bootstrap})
+            self._admin = AdminClient({"bootstrap.servers": self._started().bootstrap, "log_level": 2})
         return self._admin
 
     def new(self, peer: type[Peer], *, durable: bool = False) -> Place:

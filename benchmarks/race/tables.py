@@ -205,8 +205,8 @@ A ratio above 1 means that embedlog is better: more records/s, or fewer µs.
 """
 
 
-SIZES_INTRO = """embedlog alone, as `make race ARGS="--only cost"` measures it: records of 1 kB for bytes, one record of 100 bytes in
-each partition, and segments of 16 kB. *Flat* means that the largest median is below 1.5 times the smallest.
+SIZES_INTRO = """embedlog alone, as `make race ARGS="--only cost"` measures it: records of 1 kB for bytes, one record of 100 bytes
+in each partition, and segments of 16 kB. *Flat* means that the largest median is below 1.5 times the smallest.
 
 """
 

@@ -86,7 +86,7 @@ def append_batch(peer: Peer) -> Answer:
 
 
 def append_columns(peer: Peer) -> Answer:
-    """Slices of one Arrow array, which is made before the clock starts; larger than batches of rows."""
+    """Slices of one Arrow array, which is made before the clock starts."""
     import pyarrow as pa
 
     job, values = peer.job, pa.array(data.load(peer.job.values), pa.binary())
@@ -94,7 +94,7 @@ def append_columns(peer: Peer) -> Answer:
     def slices() -> Iterator[Any]:
         left, at = job.count, 0
         while left > 0:
-            part = values.slice(at, min(job.batch * 20, left))
+            part = values.slice(at, min(job.batch * peer.SLICE, left))
             yield part
             left -= len(part)
             at = (at + len(part)) % len(values)

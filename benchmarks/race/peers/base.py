@@ -28,6 +28,7 @@ class Peer:
     DISTRIBUTION: ClassVar[str] = ""
     INSTALL: ClassVar[str] = "pip install '.[race]'"
     BROKER: ClassVar[bool] = False
+    SLICE: ClassVar[int] = 1  # a slice of columns is so many times as large as a batch of rows
     CHECKSUM: ClassVar[str]
     SETTINGS: ClassVar[str]
     DURABLE: ClassVar[str]
