@@ -15,6 +15,8 @@ from typing import Any
 import embedlog
 from embedlog import TopicPartition
 
+from .references import bisect_us
+
 
 def codec(directory: str, name: str, total_bytes: str) -> dict[str, Any]:
     from .columns import codec_seconds
@@ -126,6 +128,7 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
         "lookups": len(cold),
         "cold_us": statistics.median(cold) / 1e3,
         "warm_us": statistics.median(warm[50:]) / 1e3,
+        "bare_us": bisect_us(bases),
     }
 
 

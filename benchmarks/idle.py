@@ -17,6 +17,7 @@ import embedlog
 
 from .context import Context, remove
 from .measure import Outcome
+from .references import sleeping_percent
 
 MEMBERS, PARTITIONS = 8, 64
 SECONDS = 10.0
@@ -44,7 +45,8 @@ def idle_member(context: Context) -> Iterator[Outcome]:
         remove(directory)
     found = [json.loads(answer) for answer in answers]
     shares = [each["share"] for each in found]
-    detail = {"least": min(shares), "most": max(shares), "wake-ups a second": max(each["wakes"] for each in found)}
+    wakes = max(each["wakes"] for each in found)
+    detail = {"least": min(shares), "most": max(shares), "wake-ups a second": wakes, "bare sleeps %": sleeping_percent(wakes)}
     name = f"idle-member/members={MEMBERS}/partitions={PARTITIONS}"
     yield Outcome(name, sum(shares) / MEMBERS, "% of a core", 0.5, False, detail)
 

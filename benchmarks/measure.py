@@ -4,6 +4,7 @@ M1  upper bound and subject run in the same minute, on the same files or the sam
 M2  figures are ratios of medians; absolute figures depend on the machine and its load
 M3  every figure has a target; missed targets are printed too
 M4  an upper bound has the cores of its subject. One that is exceeded makes the figure invalid, which counts as missed
+M5  each figure has a reference from the same run, in `detail`: a bound, a bare loop, a peer, or less work
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from typing import Any
 from embedlog._native import system
 
 PIECE_BYTES = 1 << 20
+# Keys of `detail` that are references (M5); also every key that begins with "bare".
+REFERENCES = {
+    "ceiling", "one", "small", "sync_ms", "jvm", "confluent", "kafka_python", "kcat", "theirs", "map MB", "256 MB",
+    "first half MiB",
+    "one core s", "an empty program", "without compaction MiB", "a send us", "without a transaction ms",
+}  # fmt: skip
 Measure = Callable[[], float]
 
 
@@ -46,8 +53,13 @@ class Outcome:
         return not self.bound or self.value <= 1
 
     @property
+    def referenced(self) -> bool:
+        """Whether the figure has a reference (M5)."""
+        return any(key in REFERENCES or key.startswith("bare") for key in self.detail)
+
+    @property
     def passed(self) -> bool:
-        return self.valid and self._reached()
+        return self.valid and self.referenced and self._reached()
 
     def _reached(self) -> bool:
         return self.value >= self.target if self.at_least else self.value <= self.target
@@ -55,11 +67,11 @@ class Outcome:
     def line(self) -> str:
         sign = "≥" if self.at_least else "≤"
         details = ", ".join(f"{key} {short(value)}" for key, value in self.detail.items())
-        verdict = "pass" if self.passed else "MISS" if self.valid else "INVALID"
+        verdict = "pass" if self.passed else "INVALID" if not self.valid else "MISS" if self.referenced else "NO REF"
         return f"{verdict:<7}  {self.name:<52} {short(self.value):>8} {self.unit} (target {sign} {short(self.target)})  {details}"
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"passed": self.passed, "valid": self.valid}
+        return asdict(self) | {"passed": self.passed, "valid": self.valid, "referenced": self.referenced}
 
 
 def short(value: object) -> str:

@@ -192,8 +192,9 @@ def rebalance(context: Context) -> Iterator[Outcome]:
             group.join()
             spent["kill"].append(group.kill())
         group.join()
+        bare = context.bare.wake(context.samples)
         for name, found in spent.items():
-            detail = {"p50": percentile(found, 0.5), "largest": max(found), "rounds": len(found)}
+            detail = {"p50": percentile(found, 0.5), "largest": max(found), "rounds": len(found), "bare futex us": bare["p99"]}
             title = f"group/members={MEMBERS}/partitions={PARTITIONS}/{name}/p99"
             yield Outcome(title, percentile(found, 0.99), "ms", TARGETS_MS[name], False, detail)
     finally:

@@ -21,6 +21,7 @@ from embedlog.format.record_batch import HEADER_SIZE, Chain, scan
 
 from .context import QUIET, Context, log_files, remove
 from .measure import Outcome, percentile
+from .references import heads, median_us, pwrite_us, send_us
 
 RECORDS = 1_000_000
 SAMPLES = 1_000
@@ -120,7 +121,9 @@ def _points(directory: Path, kind: str, target: float, next_target: float) -> It
         )
     else:
         yield Outcome(f"point/seek+poll/{kind}", median["poll"], "us", target, False, detail)
-    yield Outcome(f"point/next/{kind}", median["next"], "us", next_target, False, {"p99": percentile(found["next"], 0.99)})
+    yield Outcome(
+        f"point/next/{kind}", median["next"], "us", next_target, False, detail | {"p99": percentile(found["next"], 0.99)}
+    )
     yield Outcome(
         f"point/scan/{kind}", median["scan"], "us", 100.0, False, {"bare": median["bare"], "p99": percentile(found["scan"], 0.99)}
     )
@@ -139,11 +142,13 @@ def acknowledged(context: Context) -> Iterator[Outcome]:
                 for number in range(WARM * 10 + context.samples):
                     for name, producer in producers.items():
                         spent[name].append(_timed(lambda p=producer, n=number: p.send("bench", b"%0100d" % n).result()))
+        bare_us = pwrite_us(directory, HEADER_SIZE + 110)
     finally:
         remove(directory)
     found = {name: values[WARM * 10 :] for name, values in spent.items()}
     for name, values in found.items():
-        detail = {"uncompressed": statistics.median(found["none"]), "p99": percentile(values, 0.99)}
+        uncompressed = statistics.median(found["none"])
+        detail = {"uncompressed": uncompressed, "bare write us": bare_us, "p99": percentile(values, 0.99)}
         yield Outcome(f"acknowledged/codec={name}", statistics.median(values), "us", 25.0, False, detail)
 
 
@@ -193,8 +198,13 @@ def few(context: Context) -> Iterator[Outcome]:
             with log.consumer("bench", group_id="bench", enable_auto_commit=False) as member:
                 member.poll(timeout=1)
                 one = TopicPartition("bench", 0)
+                with log.producer() as producer:
+                    bare_us = send_us(producer, "bench")
+                heads_us = median_us(lambda: heads(log_files(directory)))
                 commits = [_timed(lambda n=n: member.commit({one: n % 50})) for n in range(WARM + SAMPLES)][WARM:]
     finally:
         remove(directory)
-    yield Outcome("first-poll/partitions=4", statistics.median(polls), "us", 300.0, False, {"p99": percentile(polls, 0.99)})
-    yield Outcome("commit/offsets=1", statistics.median(commits), "us", 60.0, False, {"p99": percentile(commits, 0.99)})
+    detail = {"p99": percentile(polls, 0.99), "bare open and read of its files us": heads_us}
+    yield Outcome("first-poll/partitions=4", statistics.median(polls), "us", 300.0, False, detail)
+    detail = {"p99": percentile(commits, 0.99), "a send us": bare_us}
+    yield Outcome("commit/offsets=1", statistics.median(commits), "us", 60.0, False, detail)

@@ -21,6 +21,7 @@ def transaction(context: Context) -> Iterator[Outcome]:
     values = [b"%0100d" % number for number in range(RECORDS)]
     directory = context.fresh("transaction")
     spent: list[float] = []
+    without: list[float] = []
     try:
         with embedlog.open(directory) as log, log.producer(transactional_id="bench") as producer:
             log.create_topic("bench", PARTITIONS, config=QUIET)
@@ -31,8 +32,16 @@ def transaction(context: Context) -> Iterator[Outcome]:
                     for number, value in enumerate(values):
                         producer.send("bench", value, partition=number % PARTITIONS)
                 spent.append((time.perf_counter() - began) * 1e3)
+            with log.producer() as usual:
+                for _ in range(WARM + 20 * context.rounds):
+                    began = time.perf_counter()
+                    for number, value in enumerate(values):
+                        usual.send("bench", value, partition=number % PARTITIONS)
+                    usual.flush()
+                    without.append((time.perf_counter() - began) * 1e3)
     finally:
         remove(directory)
     found = spent[WARM:]
     detail = {"p10": percentile(found, 0.1), "p99": percentile(found, 0.99), "transactions": len(found)}
+    detail["without a transaction ms"] = statistics.median(without[WARM:])
     yield Outcome(f"transaction/records={RECORDS}/partitions={PARTITIONS}", statistics.median(found), "ms", 2.0, False, detail)

@@ -15,8 +15,9 @@ import numpy as np
 import embedlog
 from embedlog.format import record_batch
 
-from .context import QUIET, Context, child, remove
+from .context import QUIET, Context, child, log_files, remove
 from .measure import Outcome, percentile
+from .references import heads_s, sizes_s
 
 DESCRIPTORS = 512
 PAUSE_S = 0.0005  # long enough that the reader sleeps again
@@ -137,6 +138,7 @@ def many_partitions(context: Context) -> Iterator[Outcome]:
             for partition in range(context.partitions):
                 producer.send("many", b"value", partition=partition)
             producer.flush()
+        bare_s = heads_s(log_files(directory))
         runs = [child("open", directory, "many", DESCRIPTORS) for _ in range(3)]
     finally:
         remove(directory)
@@ -147,6 +149,7 @@ def many_partitions(context: Context) -> Iterator[Outcome]:
         "limit": DESCRIPTORS,
         "read back": runs[0]["records"],
         "open alone s": min(run["open_seconds"] for run in runs),
+        "bare open and read of its logs s": bare_s,
     }
     yield Outcome(f"open/partitions={context.partitions}/clean", best, "s", 1.0, False, detail)
 
@@ -158,9 +161,10 @@ def many_segments(context: Context) -> Iterator[Outcome]:
         build_segments(directory, context.segments)
         opened = child("open", directory, "many", DESCRIPTORS)
         detail = {"descriptors": opened["descriptors"], "limit": DESCRIPTORS, "read back": opened["records"]}
+        detail["bare list of sizes s"] = sizes_s(directory / "many-0")
         yield Outcome(f"open/segments={context.segments}", opened["seconds"], "s", 1.0, False, detail)
         found = child("lookup", directory, "many", DESCRIPTORS)
-        sizes = {"segments": found["segments"], "lookups": found["lookups"]}
+        sizes = {"segments": found["segments"], "lookups": found["lookups"], "bare bisect us": found["bare_us"]}
         yield Outcome("lookup/warm/p50", found["warm_us"], "us", 5.0, False, sizes)
         yield Outcome("lookup/cold/p50", found["cold_us"], "us", 30.0, False, sizes)
     finally:

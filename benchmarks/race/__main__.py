@@ -6,11 +6,12 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from ..measure import workspace
 from . import pages, sizes, spark
 from .peers import PEERS
-from .race import run
+from .race import conditions, run
 from .workloads import GROUPS, SCALES
 
 OTHERS = ("spark", "cost")
@@ -24,7 +25,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scale", choices=list(SCALES), default="default", help="full: up to 10 GB, hours")
     parser.add_argument("--directory", help="where to work (default: the temporary directory)")
     parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--keep", action="store_true", help=f"replace the results of {pages.PAGE.name}, and write it")
+    parser.add_argument(
+        "--keep", action="store_true", help=f"replace these parts of the results of {pages.PAGE.name}, and write it"
+    )
     parser.add_argument("--pages", action="store_true", help="only write the page and its plots from the kept results")
     return parser.parse_args()
 
@@ -43,19 +46,23 @@ def main() -> int:
         if missing := PEERS[name].missing():
             say(f"{name}: not installed ({missing}): {PEERS[name].INSTALL}")
     groups, scale = chosen.only or [*GROUPS, *OTHERS], SCALES[chosen.scale]
+    results: dict[str, Any] = {}
     with workspace(chosen.directory) as directory:
-        results = run(scale, directory, groups, names, chosen.match, say)
+        if any(name in GROUPS for name in groups):
+            results = run(scale, directory, groups, names, chosen.match, say)
         if "cost" in groups:
-            results["sizes"] = sizes.run(scale.name, directory, scale.rounds, say)
+            with conditions() as found:
+                dimensions = sizes.run(scale.name, directory, scale.rounds, say)
+            results["sizes"] = {"conditions": found, "dimensions": dimensions}
         if "spark" in groups:
-            results["spark"] = spark.run(scale.name, scale.rounds, directory)
+            with conditions() as found:
+                compared = spark.run(scale.name, scale.rounds, directory)
+            results["spark"] = {"conditions": found} | compared
     results = pages.rounded(results)
     if chosen.json:
         chosen.json.write_text(pages.as_text(results))
     if chosen.keep:
-        pages.PLOTS.mkdir(exist_ok=True)
-        pages.RESULTS.write_text(pages.as_text(results))
-        pages.write(results)
+        pages.keep(results)
     return 0
 
 

@@ -13,7 +13,8 @@ from .processes import ROOT
 PAGE = ROOT / "docs" / "race.md"
 PLOTS = ROOT / "docs" / "race"
 RESULTS = PLOTS / "results.json"
-DIGITS = 6
+DIGITS = 4
+DEPTH = 3  # of the JSON that has lines of its own
 
 
 def rounded(part: Any) -> Any:
@@ -25,24 +26,17 @@ def rounded(part: Any) -> Any:
     return [rounded(each) for each in part] if isinstance(part, list) else part
 
 
-def as_text(results: dict[str, Any]) -> str:
-    """One line for each figure."""
-    lines = []
-    for name, part in results.items():
-        if name in ("figures", "stores", "sizes"):
-            inner = (
-                f" {json.dumps(key)}: {{\n" + ",\n".join(f"  {json.dumps(a)}: {json.dumps(b)}" for a, b in each.items()) + "}"
-                for key, each in part.items()
-            )
-            lines.append(f"{json.dumps(name)}: {{\n" + ",\n".join(inner) + "}")
-        elif name in ("workloads", "peers") and part:
-            pairs = part.items() if isinstance(part, dict) else ((None, each) for each in part)
-            inner = ((f" {json.dumps(key)}: " if key else " ") + json.dumps(each, ensure_ascii=False) for key, each in pairs)
-            opening, closing = "{}" if isinstance(part, dict) else "[]"
-            lines.append(f"{json.dumps(name)}: {opening}\n" + ",\n".join(inner) + closing)
-        else:
-            lines.append(f"{json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}")
-    return "{\n" + ",\n".join(lines) + "}\n"
+def as_text(part: Any, depth: int = 0) -> str:
+    """JSON with one line for each peer in a workload: a new run changes few lines by much."""
+    if depth == DEPTH or not isinstance(part, dict | list) or not part:
+        return json.dumps(part, ensure_ascii=False)
+    space = " " * (depth + 1)
+    if isinstance(part, list):
+        lines = [space + as_text(each, DEPTH) for each in part]
+    else:
+        lines = [f"{space}{json.dumps(name)}: {as_text(each, depth + 1)}" for name, each in part.items()]
+    opening, closing = "[]" if isinstance(part, list) else "{}"
+    return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing + "\n" * (depth == 0)
 
 
 def load() -> dict[str, Any]:
@@ -54,6 +48,16 @@ def load() -> dict[str, Any]:
 def names(results: dict[str, Any]) -> dict[str, str]:
     """The name of each workload, for its panel."""
     return {each["key"]: tables.name_of(each) for each in results["workloads"]}
+
+
+def keep(results: dict[str, Any]) -> None:
+    """Replace the parts that were measured, and write the page."""
+    kept = load() if RESULTS.exists() else {}
+    if "figures" in results:
+        kept = {name: kept[name] for name in ("sizes", "spark") if name in kept}
+    PLOTS.mkdir(exist_ok=True)
+    RESULTS.write_text(as_text(kept | results))
+    write(load())
 
 
 def write(results: dict[str, Any]) -> list[Path]:

@@ -95,7 +95,7 @@ def write(results: dict[str, Any], directory: Path, names: dict[str, str]) -> li
     """All plots of the results; other plots of the race are removed."""
     directory.mkdir(exist_ok=True)
     made = {directory / FILES[group]: draw(results, group, names) for group in results["groups"]}
-    for dimension, found in results.get("sizes", {}).items():
+    for dimension, found in results.get("sizes", {"dimensions": {}})["dimensions"].items():
         made[directory / SIZE_FILES[dimension]] = draw_sizes(found, dimension)
     for path in directory.glob("*.svg"):
         if path not in made:

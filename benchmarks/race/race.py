@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ def commit() -> str:
 
 def load() -> str:
     return " ".join(f"{each:.1f}" for each in os.getloadavg())
+
+
+@contextmanager
+def conditions() -> Iterator[dict[str, str]]:
+    """Date, commit and load of a part of the run; complete when the block ends."""
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    found = {"date": date, "commit": commit(), "load_before": load()}
+    began = time.monotonic()
+    yield found
+    found |= {"load_after": load(), "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
 
 
 @dataclass
@@ -75,7 +87,7 @@ class Race:
     # ---- stores that are read ----
 
     def fill(self, peer: type[Peer], workload: Workload) -> Filled:
-        """A filled and verified store (RACE-3)."""
+        """A filled and verified store (C3)."""
         place = self.stores.new(peer)
         within = self.scale.fill_seconds * (10 if workload.total_bytes else 1)
         job = self.job(workload, place, seconds=within, samples=0)
@@ -111,7 +123,7 @@ class Race:
             self.stores.remove(place)
 
     def run(self, workload: Workload, filled: dict[str, Filled]) -> None:
-        """All rounds of one workload (RACE-1)."""
+        """All rounds of one workload (C1)."""
         results = self.figures.setdefault(workload.key, {})
         able = []
         for peer in self.peers:
@@ -204,13 +216,11 @@ def run(scale: Scale, directory: Path, groups: list[str], names: list[str], matc
     """All chosen workloads; the results as JSON keeps them."""
     peers = [PEERS[name] for name in names if not PEERS[name].missing()]
     chosen = [each for each in workloads(scale) if each.group in groups and match in each.key]
-    before, began = load(), time.monotonic()
-    with Stores(directory) as stores:
+    with conditions() as found, Stores(directory) as stores:
         race = Race(scale, directory, stores, peers, say)
         race.run_all(chosen)
     return {
-        "machine": machine(), "commit": commit(), "scale": scale.name, "rounds": scale.rounds,
-        "load": {"before": before, "after": load()}, "minutes": round((time.monotonic() - began) / 60, 1),
+        "machine": machine(), "conditions": found, "scale": scale.name, "rounds": scale.rounds,
         "kafka": Stores.kafka_version, "peers": {name: facts(PEERS[name]) for name in names},
         "workloads": [
             {"key": each.key, "group": each.group, "title": each.title, "record": each.record_bytes, "kind": each.kind,

@@ -1,8 +1,8 @@
 """Measures the cost of embedlog over the size of a log: bytes, partitions and segments.
 
-SIZES-1  each log is built by this process and measured by a new one
-SIZES-2  a point read seeks to a random offset of a random partition; an append sends to random partitions
-SIZES-3  the values of a log of 1 record for each partition, or of 4 in each segment, are small: there the rates are per record
+S1  each log is built by this process and measured by a new one
+S2  a point read seeks to a random offset of a random partition; an append sends to random partitions
+S3  a log with one record in each partition, or few in each segment, is small: its rates are per record
 """
 
 from __future__ import annotations

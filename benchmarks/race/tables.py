@@ -16,6 +16,7 @@ OURS = "embedlog"
 Results = dict[str, Any]
 MEASURES = {"records_s": ("records/s", True), "p50_us": ("µs, p50", False), "p99_us": ("µs, p99", False)}
 FLAT = 1.5  # the largest median over the smallest, of a cost that counts as flat on a shared machine
+BUSY = 2.5  # a load above this comes from other programs
 EVEN = 0.05  # of a ratio: below this difference a row is neither won nor lost
 
 
@@ -91,18 +92,29 @@ def title(results: Results, peer: str) -> str:
 # ---- sections --------------------------------------------------------------------------------------------------------
 
 
-def conditions(results: Results) -> str:
-    """Machine, commit, versions and load."""
-    where = results["machine"]
-    load = results["load"]
+def conditions(found: dict[str, str]) -> str:
+    """Time, commit and load of a part."""
     return (
-        f"{where['cores']} cores of {where['cpu']}, {where['memory']}, Linux {where['kernel']}, CPython {where['python']}, "
-        f"{where['core']}. {where['date']}, commit {results['commit']}, scale `{results['scale']}`, "
-        f"{results['rounds']} repetitions in {results['minutes']} minutes, broker Kafka {results['kafka']}.\n\n"
-        f"Load of the machine (1, 5, 15 minutes): {load['before']} before the run, {load['after']} after it. "
-        "The run itself makes a load of 1 to 2. A higher load means that other programs ran: then only ratios count, "
-        "and spreads are wide.\n"
+        f"{found['date']}, commit {found['commit']}, {found['minutes']} minutes. Load of the machine (1, 5, 15 minutes): "
+        f"{found['load_before']} before, {found['load_after']} after.\n\n"
     )
+
+
+def machine(results: Results) -> str:
+    """Machine and versions."""
+    where = results["machine"]
+    text = (
+        f"{where['cores']} cores of {where['cpu']}, {where['memory']}, Linux {where['kernel']}, CPython {where['python']}, "
+        f"{where['core']}; broker: Kafka {results['kafka']}. Scale `{results['scale']}`, {results['rounds']} repetitions.\n"
+    )
+    text += conditions(results["conditions"])
+    if float(results["conditions"]["load_after"].split()[1]) > BUSY:
+        text += (
+            f"**The machine was busy**: the race itself makes a load of 1 to {BUSY:g}, and other programs made the rest. "
+            "Absolute figures are far below those of a quiet machine, spreads are wide, and a ratio near 1 says nothing. "
+            "Peers that wait for another process (a broker, a reader) lose most.\n"
+        )
+    return text
 
 
 def lost(results: Results) -> str:
@@ -176,7 +188,7 @@ EXPLAINED: dict[tuple[str, str], str] = {}
 def sizes(results: Results) -> str:
     """The cost over the size: a plot and a table for each dimension."""
     parts = []
-    for dimension, found in results["sizes"].items():
+    for dimension, found in results["sizes"]["dimensions"].items():
         parts.append(f"![Cost over the number of {dimension}](race/{SIZE_FILES[dimension]})\n\n")
         head = [UNITS[dimension], *(SIZE_MEASURES.values())]
         body = ([f"{int(size):,}", *(spread(each[name]) for name in SIZE_MEASURES)] for size, each in found.items())
@@ -225,12 +237,16 @@ def spark(found: dict[str, Any]) -> str:
 `format("embedlog")` in Spark {found["ours"]}. The last column is the ratio of both to parquet in the same session.
 
 """
-    return intro + table(("operation", "embedlog, rows/s", "connector, rows/s", "ratio", "ratio, each relative to parquet"), body)
+    return (
+        intro
+        + conditions(found["conditions"])
+        + table(("operation", "embedlog, rows/s", "connector, rows/s", "ratio", "ratio, each relative to parquet"), body)
+    )
 
 
 def page(results: Results) -> str:
     """The whole page."""
-    parts = [HEAD, conditions(results), "\n## Lost\n\n", lost(results)]
+    parts = [HEAD, machine(results), "\n## Lost\n\n", lost(results)]
     for name, text in results["groups"].items():
         parts.append(f"\n## {text}\n\n")
         if name in FILES:
@@ -239,6 +255,6 @@ def page(results: Results) -> str:
     if results.get("spark"):
         parts += ["\n## Spark\n\n", spark(results["spark"])]
     if results.get("sizes"):
-        parts += ["\n## Cost over size\n\n", SIZES_INTRO, sizes(results)]
+        parts += ["\n## Cost over size\n\n", SIZES_INTRO, conditions(results["sizes"]["conditions"]), sizes(results)]
     parts += ["\n## Sizes on the disk\n\n", stores(results), "\n## Peers\n\n", peers(results)]
     return "".join(parts)

@@ -1,9 +1,9 @@
 """One turn of a peer, in this process: `python -m benchmarks.race.turn PEER WORKLOAD JOB`.
 
-TURN-1  it prints "ready" when everything is open, begins when a line "go" arrives, and answers with one line of JSON
-TURN-2  a rate ends when everything appended is kept; afterwards the records in the store are counted
-TURN-3  a rate looks at the clock once in a batch; a value that is read is touched, and its bytes are counted
-TURN-4  before the clock starts, each peer has appended or read one record: it is connected, and its code is loaded
+T1  it prints "ready" when everything is open, begins when a line "go" arrives, and answers with one line of JSON
+T2  a rate ends when everything appended is kept; afterwards the records in the store are counted
+T3  a rate looks at the clock once in a batch; a value that is read is touched, and its bytes are counted
+T4  before the clock starts, each peer has appended or read one record: it is connected, and its code is loaded
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def until(seconds: float, pieces: Iterator[Any]) -> Iterator[Any]:
 def appended(
     peer: Peer, pieces: Iterator[Any], append: Callable[[Any], None], size_of: Callable[[Any], int], warm: bool = True
 ) -> Answer:
-    """Append all pieces. The first is taken before the clock starts, and its first value is appended (TURN-4)."""
+    """Append all pieces. The first is taken before the clock starts, and its first value is appended (T4)."""
     peer.begin()
     first, records, size = next(pieces), 0, 0
     if warm:
