@@ -1,4 +1,4 @@
-"""Python call of the read around one offset in `_core`.
+"""Python calls of the reads around one offset in `_core`.
 
 SHORTREAD-1  a result that is not a count of batches leaves the read to the general reader, which finds out why
 """
@@ -54,3 +54,40 @@ def read(segment: Segment, offset: int, buffer: Any, rows: Any) -> Read | None:
             count, out.need, out.position, out.number, out.chain.digest, out.row, out.first_offset, out.last_offset, out.epoch
         )
     return Read(0, out.need, -1, -1, 0, 0, 0, 0, 0) if count == lib.EL_ESPACE else None
+
+
+OTHERWISE, FOUND, TOO_SMALL = 0, 1, int(lib.EL_ESPACE)
+
+
+class Point:
+    """A segment of which single batches are read. `end`: the next offset of a closed segment, -1 for the active one.
+
+    **Threads:** any; nothing in it changes.
+    """
+
+    __slots__ = ("_page", "raw")
+
+    def __init__(self, segment: Segment, page: Any, end: int, generation: int, flags: int) -> None:
+        values = {"page": page.raw, "end": end, "generation": generation, "flags": flags}
+        self.raw = ffi.new("el_place *", values)
+        self.raw.segment = ffi.new("el_short_read *", segment)[0]
+        self._page = page  # referenced while this object may read it
+
+
+def placed() -> Any:
+    """An `el_placed` for one read."""
+    return ffi.new("el_placed *")
+
+
+def row_of(out: Any) -> Any:
+    """The BATCH row of the batch that was read, as a buffer."""
+    return ffi.buffer(ffi.addressof(out.batch))
+
+
+place_begin = lib.el_place_begin
+
+
+def place_read(point: Point, offset: int, committed: bool, buffer: Any, out: Any) -> int:
+    """FOUND, OTHERWISE, or TOO_SMALL (see `el_place_read`)."""
+    memory = ffi.from_buffer("uint8_t[]", buffer)
+    return int(lib.el_place_read(point.raw, offset, committed, memory, len(memory), out))

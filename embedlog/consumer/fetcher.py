@@ -22,7 +22,7 @@ from embedlog.config.client import Deserializer
 from embedlog.consumer.positions import Cursor
 from embedlog.consumer.truncation import check_position
 from embedlog.errors import SerializationError
-from embedlog.format.visibility import end_offset
+from embedlog.format.visibility import READ_COMMITTED, end_offset
 
 if TYPE_CHECKING:
     from embedlog.partition.log_context import Bounds
@@ -44,6 +44,7 @@ class Fetcher:
         value_deserializer: Deserializer[Any] | None = None,
     ) -> None:
         self.isolation = isolation
+        self._committed = isolation == READ_COMMITTED
         self.fetch_count = 0
         self.record_count = 0
         self.size_bytes = self.size_max_bytes = 0
@@ -77,7 +78,19 @@ class Fetcher:
     def fill_few(self, cursor: Cursor, limit: int) -> bool:
         """As `fill`, for a caller that takes at most `limit` records after a seek: reads one batch, if it has as many."""
         began = perf_counter()
-        bounds = None if self._deserializes else self._start(cursor)
+        if self._deserializes:
+            return self.fill(cursor)
+        position = cursor.position
+        found = cursor.partition.point(position, self._committed) if cursor.epoch < 0 else None
+        if found is not None and found.run.count >= limit:
+            run, size_bytes, log_start, cursor.seen_end, cursor.checked_epoch = found
+            cursor.bounds = None
+            cursor.lag.note(max(0, cursor.seen_end - run.end))
+            cursor.lead.note(run.end - log_start)
+            self._fetched(run.count, size_bytes, began)
+            cursor.fill_run(run, run.end, run.leader_epoch)
+            return True
+        bounds = self._start(cursor)
         if bounds is None:
             return self.fill(cursor)
         run = read_run(cursor.partition, cursor.position, isolation=self.isolation)

@@ -25,6 +25,7 @@ from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_columns import Batches, EncodedRun
 from embedlog.partition.interposer import Interposer
+from embedlog.partition.usual.recent_batches import RecentBatches
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.descriptors import Handles
 
@@ -287,6 +288,7 @@ class Context:
     cleaned: CheckpointedOffsets | None = None  # the end of the compacted part of each partition
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
+    recent_batches: RecentBatches = field(default_factory=RecentBatches)
     writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))
     syncers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(64))
     held_lock: Callable[[], tuple[str, int, int, int]] | None = None  # the directory's `.lock`: path, device, inode, fd

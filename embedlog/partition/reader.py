@@ -30,6 +30,7 @@ from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_
 from embedlog.index import Place
 from embedlog.partition.checks.digest_check import DigestCheck, corrupt
 from embedlog.partition.checks.epoch_check import EpochCheck
+from embedlog.partition.usual.point_reads import PointReads
 from embedlog.partition.usual.short_reads import ShortReads
 from embedlog.partition.usual.tail import Tail
 from embedlog.storage import file_names, files, interval_digests
@@ -106,6 +107,7 @@ class Reader:
         self._generation = 0
         self._path = (-1, state.path)
         self._short_reads = ShortReads(self.handles, self._directory)
+        self.points = PointReads(state, segments, self.epochs, lambda offset, *place: self._remember(offset, _Hint(*place)))
 
     def forget(self) -> None:
         """Drop all cached content: the files may have been replaced."""
@@ -113,6 +115,7 @@ class Reader:
         with self._mutex:
             self._hints.clear()
             self.epochs.forget()
+        self.points.forget()
 
     # ---- by offset -------------------------------------------------------------------------------
 

@@ -326,6 +326,10 @@ class ReplicatedPartition(LedPartition):
             lambda partition: partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
         )
 
+    def point(self, offset: int, committed: bool) -> None:
+        """None: `fetch` reads from the leader."""
+        return
+
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """None: a short path to one file would not notice a failover."""
         return None

@@ -1,44 +1,100 @@
 /* RecordRun: the records of one verified batch, as objects that are made when they are taken.
  *
  * CRECORDRUN-1  a run exists only if the whole batch can be parsed: no record of a damaged batch is returned
- * CRECORDRUN-2  the records section is read again while records are taken, with the same checks: its memory may be shared */
+ * CRECORDRUN-2  the records section is read again while records are taken, with the same checks: its memory may be shared
+ * CRECORDRUN-3  marks lead to every MARK_RECORDS-th record of a large batch, so that another run of it begins anywhere at the same cost */
 #include "objects/wire_record.h"
 
 #include <structmember.h>
 
+enum { MARK_RECORDS = 16 };
+
+typedef struct {         /* before a record */
+    uint32_t at;         /* byte of the section; a section is smaller than 2^31 bytes, or it gets no marks */
+    int32_t previous;    /* offset delta of the record before it */
+} el_mark;
+
 typedef struct {
     PyObject_HEAD
     PyObject *topic;
+    PyObject *marks;     /* the el_marks of the batch as bytes, shared by all runs of it; NULL: few records */
     Py_buffer body;      /* the records section, uncompressed; held */
     el_batch batch;
     el_walk walk;        /* before the next record */
     int64_t offset;      /* of the next record; after the last one the end of the batch */
+    int64_t end;         /* after the last offset of the batch */
     Py_ssize_t count;    /* records that were not taken */
     int32_t partition;
 } el_run;
 
 static PyTypeObject *run_type;
 
-/* Parses the whole section. The walk of the run stops before the first record from `start` on: 0, or -1 if the batch is not plain. */
-static int run_open(el_run *run, int64_t start) {
+/* Parses the whole section and sets its marks: 0, or -1 if the batch is not plain; then an exception may be set. */
+static int run_check(el_run *run) {
     el_walk walk;
+    el_wire_record wire;
     if (run->batch.magic != MAGIC || (run->batch.attributes & CONTROL_BATCH)) return -1;
     if (walk_begin(&walk, &run->batch, run->body.buf, run->body.len)) return -1;
-    run->offset = run->batch.base_offset + run->batch.last_offset_delta + 1;
-    run->walk = walk;
-    for (int32_t left = walk.records; left > 0; left--) {
-        el_walk before = walk;
-        el_wire_record wire;
+    el_mark *marks = NULL;
+    if (walk.records > 2 * MARK_RECORDS && run->body.len <= INT32_MAX) {
+        run->marks = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((walk.records - 1) / MARK_RECORDS + 1) * (Py_ssize_t)sizeof(el_mark));
+        if (!run->marks) return -1;
+        marks = (el_mark *)(void *)PyBytes_AsString(run->marks);
+    }
+    while (walk.taken < walk.records) {
+        if (marks && walk.taken % MARK_RECORDS == 0) marks[walk.taken / MARK_RECORDS] = (el_mark){(uint32_t)(walk.at - walk.body), walk.previous};
         if (walk_next(&walk, &wire, EL_MEASURED)) return -1;
-        if (run->batch.base_offset + wire.offset_delta < start) continue;
-        run->walk = before;
-        run->count = left;
-        run->offset = run->batch.base_offset + wire.offset_delta;
-        while (walk.taken < walk.records)
-            if (walk_next(&walk, &wire, EL_MEASURED)) return -1;
-        break;
     }
     return walk_end(&walk) ? -1 : 0;
+}
+
+/* Moves the walk behind the last mark before the record with this offset delta. */
+static void run_skip(const el_run *run, el_walk *walk, int64_t delta) {
+    if (!run->marks) return;
+    const el_mark *marks = (const el_mark *)(const void *)PyBytes_AsString(run->marks);
+    int32_t low = 0, high = (walk->records - 1) / MARK_RECORDS + 1; /* mark `low` is before the record, mark `high` behind it */
+    while (high - low > 1) {
+        int32_t middle = low + (high - low) / 2;
+        if (marks[middle].previous < delta) low = middle;
+        else high = middle;
+    }
+    walk->at = walk->body + marks[low].at;
+    walk->previous = marks[low].previous;
+    walk->taken = low * MARK_RECORDS;
+}
+
+/* The run begins at the first record from `start` on. REQUIRES: run_check succeeded for these bytes; they are checked again. */
+static int run_begin(el_run *run, int64_t start) {
+    el_walk walk;
+    el_wire_record wire;
+    if (walk_begin(&walk, &run->batch, run->body.buf, run->body.len)) return -1;
+    int64_t delta = start > run->batch.base_offset ? start - run->batch.base_offset : 0;
+    run_skip(run, &walk, delta);
+    run->walk = walk;
+    run->count = 0;
+    run->end = run->offset = run->batch.base_offset + run->batch.last_offset_delta + 1;
+    while (walk.taken < walk.records) {
+        run->walk = walk;
+        if (walk_next(&walk, &wire, EL_MEASURED)) return -1;
+        if (wire.offset_delta < delta) continue;
+        run->count = walk.records - run->walk.taken;
+        run->offset = run->batch.base_offset + wire.offset_delta;
+        break;
+    }
+    return 0;
+}
+
+static el_run *run_new(PyObject *topic, int32_t partition, const el_batch *batch, const Py_buffer *body) {
+    el_run *run = PyObject_New(el_run, run_type);
+    if (!run) return NULL;
+    run->topic = Py_NewRef(topic);
+    run->marks = NULL;
+    run->partition = partition;
+    run->batch = *batch;
+    run->body = *body;
+    run->count = 0;
+    run->offset = run->end = 0;
+    return run;
 }
 
 /* record_run(topic, partition, row, body, start_offset) */
@@ -48,28 +104,52 @@ static PyObject *record_run(PyObject *module, PyObject *args) {
     int partition;
     long long start;
     if (!PyArg_ParseTuple(args, "Oiy*y*L:record_run", &topic, &partition, &row, &body, &start)) return NULL;
-    el_run *run = row.len == sizeof(el_batch) ? PyObject_New(el_run, run_type) : NULL;
+    el_batch batch;
+    el_run *run = NULL;
+    if (row.len == sizeof batch) {
+        memcpy(&batch, row.buf, sizeof batch);
+        run = run_new(topic, partition, &batch, &body);
+    } else {
+        PyErr_SetString(PyExc_ValueError, "not one row of a batch");
+    }
+    PyBuffer_Release(&row);
     if (!run) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "not one row of a batch");
-        PyBuffer_Release(&row);
         PyBuffer_Release(&body);
         return NULL;
     }
-    memcpy(&run->batch, row.buf, sizeof run->batch);
-    PyBuffer_Release(&row);
-    run->topic = Py_NewRef(topic);
-    run->partition = partition;
-    run->body = body;
-    run->count = 0;
-    if (run_open(run, start) == 0) return EL_OBJECT(run);
+    if (run_check(run) == 0 && run_begin(run, start) == 0) return EL_OBJECT(run);
     Py_DECREF(EL_OBJECT(run));
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *run_at(PyObject *object, PyObject *start) {
+    el_run *run = (el_run *)object;
+    Py_buffer body;
+    long long offset = PyLong_AsLongLong(start);
+    if (offset == -1 && PyErr_Occurred()) return NULL;
+    if (offset < 0) {
+        PyErr_SetString(PyExc_ValueError, "an offset is not negative");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(run->body.obj, &body, PyBUF_SIMPLE) < 0) return NULL;
+    el_run *made = run_new(run->topic, run->partition, &run->batch, &body);
+    if (!made) {
+        PyBuffer_Release(&body);
+        return NULL;
+    }
+    made->marks = Py_XNewRef(run->marks);
+    if (body.len == run->body.len && run_begin(made, offset) == 0) return EL_OBJECT(made);
+    Py_DECREF(EL_OBJECT(made));
+    PyErr_SetString(PyExc_ValueError, "the bytes of a batch changed while its records were taken");
+    return NULL;
 }
 
 static void run_dealloc(PyObject *object) {
     el_run *run = (el_run *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyBuffer_Release(&run->body);
+    Py_XDECREF(run->marks);
     Py_DECREF(run->topic);
     PyObject_Free(object);
     Py_DECREF(type);
@@ -106,12 +186,14 @@ static PyObject *run_take(PyObject *object, PyObject *limit) {
 
 static PyMethodDef run_methods[] = {
     {"take", run_take, METH_O, "take(limit)\n\nThe next records, at most `limit`, as a list."},
+    {"at", run_at, METH_O, "at(start)\n\nAnother run of the same batch, from the offset `start` on. It may have no records."},
     {NULL},
 };
 
 static PyMemberDef run_members[] = {
     {"count", T_PYSSIZET, offsetof(el_run, count), READONLY, "Records that were not taken."},
     {"offset", T_LONGLONG, offsetof(el_run, offset), READONLY, "Offset at which the next record is searched."},
+    {"end", T_LONGLONG, offsetof(el_run, end), READONLY, "Offset after the last one of the batch."},
     {"leader_epoch", T_INT, offsetof(el_run, batch) + offsetof(el_batch, leader_epoch), READONLY, "Leader epoch of all its records."},
     {NULL},
 };

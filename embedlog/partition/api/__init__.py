@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import Appended, AppendProgress, Bounds, DirectTarget
     from embedlog.partition.reader import Fetched as Fetched
     from embedlog.partition.split_points import SplitPoint as SplitPoint
+    from embedlog.partition.usual.point_reads import PointRead
     from embedlog.partition.usual.tail import Tail as Tail
     from embedlog.types import OffsetAndTimestamp
 
@@ -77,6 +78,9 @@ class ReadableLog(WatchedLog, Protocol):
         pool: BufferPool | None = None,
     ) -> Fetched:
         """With `max_bytes` 0 only the batch that holds `offset`, if it can be read alone."""
+
+    def point(self, offset: int, committed: bool, /) -> PointRead | None:
+        """The records of the batch that holds `offset`; None if `fetch` must find out why they cannot be read alone."""
 
     def tail(self, offset: int, isolation: str) -> Tail | None: ...
     def unread_bytes(self, offset: int) -> int | None: ...

@@ -1,0 +1,63 @@
+"""Bounds the memory of verified batches that the readers of an open log keep.
+
+RECENT-1  all partitions of an open directory share `RECENT_BYTES_MAX`: the batches that were used last stay
+RECENT-2  a batch counts with the memory that it occupies: pages of the buffer pool, marks, objects
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final, Protocol
+
+RECENT_BYTES_MAX: Final = 8 << 20
+
+
+class Owner(Protocol):
+    """The reads of one partition."""
+
+    def dropped(self, first: int) -> None:
+        """The batch with this base offset is not kept any more."""
+
+
+class RecentBatches:
+    """The kept batches of an open directory, in the order of their last use. Threads: any."""
+
+    def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.mutex = threading.RLock()  # of all kept batches. The collector may run a finalizer that closes a log inside of a section
+        self._order: OrderedDict[tuple[int, int], tuple[Owner, int]] = OrderedDict()
+        self.size_bytes = 0
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether a batch of this size can be kept at all."""
+        return size_bytes <= self._bytes_max
+
+    def keep(self, owner: Owner, first: int, size_bytes: int) -> None:
+        """Count a batch that `owner` keeps now; the longest unused ones are dropped for it. REQUIRES: it fits."""
+        with self.mutex:
+            self._forget((id(owner), first))
+            self._order[id(owner), first] = (owner, size_bytes)
+            self.size_bytes += size_bytes
+            while self.size_bytes > self._bytes_max:
+                (_, oldest), (holder, freed) = self._order.popitem(last=False)
+                self.size_bytes -= freed
+                holder.dropped(oldest)
+
+    def used(self, owner: Owner, first: int) -> None:
+        """A kept batch was used."""
+        with self.mutex:
+            if (id(owner), first) in self._order:
+                self._order.move_to_end((id(owner), first))
+
+    def drop(self, owner: Owner) -> None:
+        """Drop all batches of this owner."""
+        with self.mutex:
+            for key in [key for key in self._order if key[0] == id(owner)]:
+                self._forget(key)
+                owner.dropped(key[1])
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        before = self._order.pop(key, None)
+        if before is not None:
+            self.size_bytes -= before[1]
