@@ -123,6 +123,9 @@ class Collector:
 
     def collect(self, limit: int) -> list[Record] | None:
         """Up to `limit` records, partition after partition."""
+        front = self.rotation.front
+        if front is not None and front.run is not None and front.run.count > limit and not (front.paused or self.interceptors):
+            return front.run.take(limit)  # the usual case of a reader of few records: its batch has more
         out: list[Record] = []
         taken: list[tuple[Cursor, int, int]] = []
         fetcher, before = self.fetcher, self.fetcher.size_bytes
@@ -232,6 +235,8 @@ class Collector:
         if cursor.has_records:
             return True
         few = cursor.sought and limit <= FEW_RECORDS
+        if few and self.fetches and self.fetcher.point(cursor, limit):
+            return True
         fill = partial(self.fetcher.fill_few, limit=limit) if few else self.fetcher.fill
         return self.fetches and bool(self._in_range(cursor, fill))
 

@@ -75,22 +75,27 @@ class Fetcher:
             self._fill(cursor, records, chunk.next_offset, chunk.epoch)
         return True
 
+    def point(self, cursor: Cursor, limit: int) -> bool:
+        """The shortest path to at most `limit` records after a seek: one visible batch, if it has as many; False otherwise."""
+        if self._deserializes or cursor.seeks_epoch:
+            return False
+        began = perf_counter()
+        found = cursor.partition.point(cursor.position, self._committed)
+        if found is None or found.run.count < limit:
+            return False
+        run, size_bytes, log_start, cursor.seen_end, cursor.checked_epoch = found
+        end = run.end
+        cursor.lag.note(max(0, cursor.seen_end - end))
+        cursor.lead.note(end - log_start)
+        self._fetched(run.count, size_bytes, began)
+        cursor.bounds = None
+        cursor.fill_run(run, end, run.leader_epoch)
+        return True
+
     def fill_few(self, cursor: Cursor, limit: int) -> bool:
         """As `fill`, for a caller that takes at most `limit` records after a seek: reads one batch, if it has as many."""
         began = perf_counter()
-        if self._deserializes:
-            return self.fill(cursor)
-        position = cursor.position
-        found = cursor.partition.point(position, self._committed) if cursor.epoch < 0 else None
-        if found is not None and found.run.count >= limit:
-            run, size_bytes, log_start, cursor.seen_end, cursor.checked_epoch = found
-            cursor.bounds = None
-            cursor.lag.note(max(0, cursor.seen_end - run.end))
-            cursor.lead.note(run.end - log_start)
-            self._fetched(run.count, size_bytes, began)
-            cursor.fill_run(run, run.end, run.leader_epoch)
-            return True
-        bounds = self._start(cursor)
+        bounds = None if self._deserializes else self._start(cursor)
         if bounds is None:
             return self.fill(cursor)
         run = read_run(cursor.partition, cursor.position, isolation=self.isolation)

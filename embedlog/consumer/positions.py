@@ -71,8 +71,10 @@ class Spread:
         self._full_count_max = window_count - 1
 
     def note(self, value: int) -> None:
-        self.least = value if not self.count else min(self.least, value)
-        self.most = max(self.most, value)
+        if value < self.least or not self.count:
+            self.least = value
+        if value > self.most:
+            self.most = value
         self.count += 1
         self.total += value
 
@@ -97,8 +99,8 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_epoch", "_iterator", "_next", "_returned_count", "_run", "bounds", "checked_epoch", "dropped_count", "fresh",
-        "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "sought", "tail", "tp",
+        "_ahead", "_epoch", "_iterator", "_next", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh",
+        "intercepted", "lag", "lead", "partition", "paused", "reset", "run", "seen_end", "sought", "tail", "tp",
     )  # fmt: skip
 
     def __init__(
@@ -122,7 +124,7 @@ class Cursor:
         self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
         self._ahead: list[Record] = []  # fetched records in order; those from `_returned_count` on were not returned
         self._returned_count = 0
-        self._run: RecordRun | None = None  # fetched records that are not made yet; then `_ahead` is empty
+        self.run: RecordRun | None = None  # fetched records that are not made yet; then `_ahead` is empty
         self._iterator: Any = None  # an open list iterator over the rest of `_ahead`
 
     # ---- position ----
@@ -134,7 +136,12 @@ class Cursor:
             self._settle()
         if self._returned_count < len(self._ahead):
             return self._ahead[self._returned_count].offset
-        return self._next if self._run is None else self._run.offset
+        return self._next if self.run is None else self.run.offset
+
+    @property
+    def seeks_epoch(self) -> bool:
+        """Whether the position must be compared with the epoch history: it has an epoch, or is not known."""
+        return self._epoch >= 0 or self._next < 0
 
     @property
     def epoch(self) -> int:
@@ -142,7 +149,7 @@ class Cursor:
         self._settle()
         if self._returned_count < len(self._ahead):
             return self._ahead[self._returned_count].leader_epoch
-        return self._epoch if self._run is None else self._run.leader_epoch
+        return self._epoch if self.run is None else self.run.leader_epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Set the position to `offset`, after a record of that epoch; fetched records are dropped."""
@@ -162,27 +169,27 @@ class Cursor:
     def has_records(self) -> bool:
         if self._iterator is not None:
             self._settle()
-        return self._returned_count < len(self._ahead) or self._run is not None
+        return self.run is not None or self._returned_count < len(self._ahead)
 
     @property
     def ahead_count(self) -> int:
         """Records fetched and not returned yet."""
         self._settle()
-        return len(self._ahead) - self._returned_count + (0 if self._run is None else self._run.count)
+        return len(self._ahead) - self._returned_count + (0 if self.run is None else self.run.count)
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
         """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader epoch before it."""
         self._ahead, self._returned_count, self._next, self._iterator = records, 0, next_offset, None
-        self._epoch, self.intercepted, self.sought, self._run = epoch, False, False, None
+        self._epoch, self.intercepted, self.sought, self.run = epoch, False, False, None
 
     def fill_run(self, run: RecordRun, next_offset: int, epoch: int) -> None:
         """As `fill`, with records that are made when they are taken. REQUIRES: the run has a record."""
         self.fill([], next_offset, epoch)
-        self._run = run
+        self.run = run
 
     def stands_at(self, offset: int) -> bool:
         """Whether the position is `offset`, and no records are fetched ahead."""
-        return self._next == offset and not self._ahead and self._iterator is None and self._run is None
+        return self._next == offset and not self._ahead and self._iterator is None and self.run is None
 
     def move(self, offset: int, epoch: int) -> None:
         """Set the position after records that were returned from another source. REQUIRES: no records fetched ahead."""
@@ -197,11 +204,11 @@ class Cursor:
 
     def take(self, count: int) -> list[Record]:
         """Return at most `count` records; the position moves."""
-        run = self._run
+        run = self.run
         if run is not None:
             taken = run.take(count)
             if not run.count:
-                self._run = None
+                self.run = None
             return taken
         self._settle()
         ahead, begin = self._ahead, self._returned_count
@@ -224,8 +231,8 @@ class Cursor:
 
     def _make_all(self) -> None:
         """Make the rest of the run, for callers that need all records as a list."""
-        if self._run is not None:
-            self._ahead, self._returned_count, self._run = self._run.take(self._run.count), 0, None
+        if self.run is not None:
+            self._ahead, self._returned_count, self.run = self.run.take(self.run.count), 0, None
 
     def _settle(self) -> None:
         """Update the position from an open iterator."""
@@ -242,9 +249,15 @@ class Cursor:
             self._iterator = None
 
     def _drop(self) -> None:
-        self.close_iterator()
-        self.dropped_count += self.ahead_count
-        self._ahead, self._returned_count, self._run = [], 0, None
+        if self._iterator is not None:
+            self.close_iterator()
+        run = self.run
+        if run is not None:
+            self.dropped_count += run.count
+            self.run = None
+        if self._ahead:
+            self.dropped_count += len(self._ahead) - self._returned_count
+            self._ahead, self._returned_count = [], 0
 
     def drop_ahead(self) -> None:
         """Drop records fetched ahead; the position stays."""
@@ -276,6 +289,11 @@ class Rotation:
             return self._cursors[tp]
         except KeyError:
             raise StateError(f"{tp[0]}-{tp[1]} is not assigned to this consumer") from None
+
+    @property
+    def front(self) -> Cursor | None:
+        """The cursor whose turn it is."""
+        return self._queue[0] if self._queue else None
 
     def pick(self, tps: Sequence[TopicPartition]) -> list[Cursor]:
         """The cursors of `tps`, or all if `tps` is empty."""

@@ -64,8 +64,7 @@ class Partition:
         self._lock = AppendLock(state, self._segments, self._writer, self._producers)
         self._aborted = AbortedIndex(state, self._segments, self._lock.store)
         self._reader = Reader(state, self._segments, self._aborted, self._lock.settled)
-        self.point = self._reader.points.read
-        self._pruning = TimePruning(state, self._segments, self._reader)
+        self.point, self._pruning = self._reader.points.read, TimePruning(state, self._segments, self._reader)
         self._syncer = Syncer(self._lock, self._reader)
         self.replica = ReplicaLog(self._lock, self._reader, self._syncer)
         self._writer.on_segment = self._syncer.opened

@@ -90,6 +90,9 @@ class FakePartition:
 
     # ---- the interface of a partition ----
 
+    def point(self, offset: int, committed: bool) -> None:
+        """No short path: `fetch` is called."""
+
     def tail(self, offset: int, isolation: str) -> None:
         """There is no short way here."""
 

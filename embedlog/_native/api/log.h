@@ -273,30 +273,6 @@ typedef struct {                     /* a segment, as it was published; then wha
  * the buffer. REQUIRES: the segment does not change up to its `size`, which the caller checks before and after. */
 int64_t el_read_short(el_short_read *segment, int64_t offset, uint8_t *buffer, int64_t capacity, el_batch *batches, int64_t batch_capacity);
 
-typedef struct {                     /* a segment of which single batches are read; shared by all readers, not changed */
-    el_short_read segment;           /* as it was published. Of the active segment, `size`, `index_entries` and `digest` are ignored */
-    const uint8_t *page;
-    int64_t end;                     /* next offset of a closed segment; -1: the active one */
-    uint32_t generation;
-    uint32_t flags;                  /* el_tuple_flags of the segment */
-} el_place;
-
-typedef struct {
-    int64_t log_start;               /* offsets, as published now */
-    int64_t visible_end;
-    int32_t epoch;
-    int32_t reserved;
-    el_short_read found;
-    el_batch batch;                  /* with its position in the bytes that were read */
-    int64_t first_offset;            /* of all batches that were read */
-} el_placed;
-
-/* Whether `offset` is a visible offset of the segment: 1, with the published offsets in `out`; 0 for every unusual case. */
-int32_t el_place_begin(const el_place *place, int64_t offset, int32_t committed, el_placed *out);
-/* As el_read_short, for the published state now, and compares the generation again. Returns 1, with the batch in `out`, 0 for every unusual
- * case, or EL_ESPACE: `out->found.need` is larger than the buffer. Unusual are control batches and, if `committed`, transactional ones. */
-int32_t el_place_read(const el_place *place, int64_t offset, int32_t committed, uint8_t *buffer, int64_t capacity, el_placed *out);
-
 /* ---- Index search -------------------------------------------------------------------------------------------- */
 
 /* Number of the last entry with relative offset <= target, or -1. REQUIRES: count * 8 readable bytes, sorted. */

@@ -15,6 +15,7 @@
 #include "api/digests.h"
 #include "api/heartbeat.h"
 #include "api/log.h"
+#include "api/point.h"
 #include "api/replica.h"
 #include "api/search.h"
 #include "api/system.h"

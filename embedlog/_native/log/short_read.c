@@ -56,6 +56,7 @@ static int64_t place(const el_short_read *segment, const el_digests *file, int64
     else return OTHERWISE;
     if (segment->digest_fd < 0) return size;
     end = el_digests_reach(file, start->number + 1, start->position, start->position + 1, segment->size);
+    if (end == 0 && !more) end = segment->size; /* after the last record the chain is compared with that of the publication */
     return end > start->position ? end - start->position : OTHERWISE;
 }
 

@@ -48,11 +48,11 @@ static int run_check(el_run *run) {
     return walk_end(&walk) ? -1 : 0;
 }
 
-/* Moves the walk behind the last mark before the record with this offset delta. */
+/* Moves the walk to the last mark before the record with this offset delta. */
 static void run_skip(const el_run *run, el_walk *walk, int64_t delta) {
     if (!run->marks) return;
     const el_mark *marks = (const el_mark *)(const void *)PyBytes_AsString(run->marks);
-    int32_t low = 0, high = (walk->records - 1) / MARK_RECORDS + 1; /* mark `low` is before the record, mark `high` behind it */
+    int32_t low = 0, high = (walk->records - 1) / MARK_RECORDS + 1; /* mark `low` is before the record, mark `high` is not */
     while (high - low > 1) {
         int32_t middle = low + (high - low) / 2;
         if (marks[middle].previous < delta) low = middle;

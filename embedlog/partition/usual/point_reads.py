@@ -1,7 +1,7 @@
 """Reads the records of one visible batch at an offset, for readers that take few records at random offsets.
 
-POINT-1  only the usual case is served: an open partition with a mapped page, one segment, a batch without a transaction for a
-    reader of committed records. In all other cases the answer is None, and the general reader finds out why
+POINT-1  only the usual case is served: an open partition with a mapped page, and one batch. For a reader of committed records it
+    is a batch without a transaction. In all other cases the answer is None, and the general reader finds out why
 POINT-2  a batch that was verified and decoded is kept in the memory of this process, within `RECENT_BYTES_MAX` for all partitions
     of the directory. It is returned again without a read while the page and its generation are those of its read
 POINT-3  a cut, a compaction and a rebuilt page change the generation or the page. The log start, the visible end and a deletion
@@ -10,7 +10,7 @@ POINT-3  a cut, a compaction and a rebuilt page change the generation or the pag
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from embedlog._native import short_read
@@ -89,7 +89,7 @@ class PointReads:
         self._places: tuple[_Place, ...] = ()  # in the order of their base offsets, as `_bases`
         self._bases: tuple[int, ...] = ()
         self._kept: dict[int, _Kept] = {}  # by base offset
-        self._firsts: list[int] = []  # base offsets of the kept batches in order; replaced, not changed
+        self._firsts: list[int] = []  # base offsets of the kept batches in order; both under the mutex of `RecentBatches`
         self._buffer_bytes = BUFFER_BYTES
 
     def forget(self) -> None:
@@ -100,9 +100,7 @@ class PointReads:
     def dropped(self, first: int) -> None:
         """For `RecentBatches`, in its mutex: this batch is not kept any more."""
         if self._kept.pop(first, None) is not None:
-            firsts = self._firsts
-            at = bisect_left(firsts, first)
-            self._firsts = firsts[:at] + firsts[at + 1 :]
+            del self._firsts[bisect_left(self._firsts, first)]
 
     def read(self, offset: int, committed: bool) -> PointRead | None:
         """The records of the batch that holds `offset`, from there on; None if the general reader must read it."""
@@ -112,15 +110,11 @@ class PointReads:
             place = self._placed(offset)
             if place is None or not short_read.place_begin(place.open[1].raw, offset, committed, out):
                 return None
-        firsts = self._firsts
-        at = bisect_right(firsts, offset) - 1
-        kept = self._kept.get(firsts[at]) if at >= 0 else None
-        if kept is None or kept.run.end <= offset or kept.generation != place.generation or kept.page is not place.page:
+        kept = self._held(offset, place)
+        if kept is None:
             kept = self._verified(offset, committed, place, out)
             if kept is None:
                 return None
-        else:
-            self._recent.used(self, firsts[at])
         if committed and kept.transactional:
             return None
         run = kept.run.at(offset)
@@ -128,6 +122,20 @@ class PointReads:
             return None  # compaction removed the last records of this batch
         self._state.traffic.bytes_out += kept.size_bytes
         return PointRead(run, kept.size_bytes, out.log_start, out.visible_end, out.epoch)
+
+    def _held(self, offset: int, place: _Place) -> _Kept | None:
+        """The kept batch that holds `offset`."""
+        recent = self._recent
+        with recent.mutex:
+            at = bisect_right(self._firsts, offset)
+            if not at:
+                return None
+            first = self._firsts[at - 1]
+            kept = self._kept[first]
+            if kept.run.end <= offset or kept.generation != place.generation or kept.page is not place.page:
+                return None
+            recent.used(self, first)
+            return kept
 
     # ---- places ----------------------------------------------------------------------------------
 
@@ -221,9 +229,7 @@ class PointReads:
             return
         with self._recent.mutex:
             if first not in self._kept:
-                firsts = self._firsts
-                at = bisect_left(firsts, first)
-                self._firsts = [*firsts[:at], first, *firsts[at:]]
+                insort(self._firsts, first)
             self._kept[first] = kept
             self._recent.keep(self, first, size_bytes)
         if self._state.closed or self._state.page_file is not kept.page:

@@ -25,7 +25,9 @@ class RecentBatches:
 
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self.mutex = threading.RLock()  # of all kept batches. The collector may run a finalizer that closes a log inside of a section
+        self.mutex = (
+            threading.RLock()
+        )  # of all kept batches. The collector may run a finalizer that closes a log inside of a section
         self._order: OrderedDict[tuple[int, int], tuple[Owner, int]] = OrderedDict()
         self.size_bytes = 0
 
@@ -34,21 +36,20 @@ class RecentBatches:
         return size_bytes <= self._bytes_max
 
     def keep(self, owner: Owner, first: int, size_bytes: int) -> None:
-        """Count a batch that `owner` keeps now; the longest unused ones are dropped for it. REQUIRES: it fits."""
-        with self.mutex:
-            self._forget((id(owner), first))
-            self._order[id(owner), first] = (owner, size_bytes)
-            self.size_bytes += size_bytes
-            while self.size_bytes > self._bytes_max:
-                (_, oldest), (holder, freed) = self._order.popitem(last=False)
-                self.size_bytes -= freed
-                holder.dropped(oldest)
+        """Count a batch that `owner` keeps now; the longest unused ones are dropped for it. REQUIRES: it fits, and the mutex."""
+        key = (id(owner), first)
+        if key in self._order:
+            self._forget(key)
+        self._order[key] = (owner, size_bytes)
+        self.size_bytes += size_bytes
+        while self.size_bytes > self._bytes_max:
+            (_, oldest), (holder, freed) = self._order.popitem(last=False)
+            self.size_bytes -= freed
+            holder.dropped(oldest)
 
     def used(self, owner: Owner, first: int) -> None:
-        """A kept batch was used."""
-        with self.mutex:
-            if (id(owner), first) in self._order:
-                self._order.move_to_end((id(owner), first))
+        """A kept batch is used. REQUIRES: `owner` keeps it, and the mutex."""
+        self._order.move_to_end((id(owner), first))
 
     def drop(self, owner: Owner) -> None:
         """Drop all batches of this owner."""
@@ -58,6 +59,4 @@ class RecentBatches:
                 owner.dropped(key[1])
 
     def _forget(self, key: tuple[int, int]) -> None:
-        before = self._order.pop(key, None)
-        if before is not None:
-            self.size_bytes -= before[1]
+        self.size_bytes -= self._order.pop(key)[1]

@@ -96,6 +96,15 @@ static void read_short(const uint8_t *data, size_t size, uint8_t flags) {
     uint8_t *buffer = malloc(size + 1);
     int64_t count = el_read_short(&segment, segment.base + (flags >> 6) * 7, buffer, (int64_t)size, batches, BATCHES);
     DEMAND(count >= 0 ? count <= BATCHES && segment.row <= count : count == EL_ESPACE);
+    el_tuple now = {0};
+    el_place place = {.segment = segment, .page = page, .end = flags & 4 ? (int64_t)size : -1};
+    if (el_page_read(page, &now) == EL_OK) place.generation = now.generation, place.flags = now.flags;
+    place.segment.base = place.end < 0 ? now.segment_base : segment.base;
+    place.segment.size = (int64_t)size; /* of a closed segment: as the file has */
+    el_placed out;
+    int32_t found = el_place_read(&place, place.segment.base + (flags >> 6) * 7, flags & 8, buffer, (int64_t)size, &out);
+    if (found == 1) DEMAND(out.batch.position >= 0 && out.batch.position + out.batch.size <= (int64_t)size);
+    else DEMAND(found == 0 || found == EL_ESPACE);
     free(buffer);
 }
 

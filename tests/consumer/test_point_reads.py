@@ -1,0 +1,241 @@
+"""Batches that a reader verified are kept: a second read returns the same records as the files, or the same error."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog._native._rows import record_run
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.format.record_batch import Chain, scan
+from embedlog.partition.truncation import log_cut
+from embedlog.partition.usual.recent_batches import RecentBatches
+from tests.consumer.test_few_records import SMALL, T0, compare, filled, flip, opened, whole
+
+
+def reader_of(log: embedlog.Log, **options: str) -> embedlog.Consumer:
+    made = log.consumer(auto_offset_reset="none", **options)
+    made.assign([T0])
+    return made
+
+
+def at(reader: embedlog.Consumer, offset: int) -> embedlog.Record:
+    reader.seek(T0, offset)
+    (record,) = reader.poll(max_records=1)
+    return record
+
+
+def kept(log: embedlog.Log) -> int:
+    return len(log._engine.partition("t", 0)._reader.points._kept)
+
+
+def test_a_kept_batch_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t")
+        with log.producer(compression_type="zstd") as producer:
+            producer.send_batch("t", [b"%0100d" % number for number in range(5000)]).result()
+        points = log._engine.partition("t", 0)._reader.points
+        reads: list[int] = []
+        original = points._verified
+        monkeypatch.setattr(points, "_verified", lambda offset, *rest: reads.append(offset) or original(offset, *rest))
+        with reader_of(log) as reader, reader_of(log) as other:
+            for offset in (7, 4999, 0, 2500, 7):
+                assert at(reader, offset).value == at(other, offset).value == b"%0100d" % offset
+        assert reads == [7]
+
+
+def test_random_reads_of_kept_batches(tmp_path: Path, rng: random.Random) -> None:
+    with opened(tmp_path) as log:
+        filled(log, rng)
+        compare(log, rng, rounds=60)
+        assert kept(log) > 5, "the point path was taken"
+        compare(log, rng, rounds=60)
+        compare(log, rng, rounds=30, isolation_level="read_committed")
+
+
+def test_batches_of_transactions_are_not_returned_to_committed_readers(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer(transactional_id="x") as producer:
+        log.create_topic("t")
+        with log.producer() as plain:
+            plain.send("t", b"before").result()
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"aborted").result()
+        with reader_of(log) as reader:
+            assert at(reader, 1).value == b"aborted"
+        with reader_of(log, isolation_level="read_committed") as reader:
+            assert at(reader, 0).value == b"before"
+            reader.seek(T0, 1)
+            assert reader.poll(max_records=1) == []
+            producer.abort_transaction()
+            reader.seek(T0, 1)
+            assert reader.poll(max_records=1) == []
+        with reader_of(log) as reader:
+            assert at(reader, 1).value == b"aborted"
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["same process", "another process"])
+def test_a_cut_drops_kept_batches(tmp_path: Path, alone: bool) -> None:
+    """Two open logs have nothing in common but the files, like two processes."""
+    with opened(tmp_path) as other, opened(tmp_path) as log, log.producer(batch_size=0) as producer:
+        log.create_topic("t")
+        reader = reader_of(log if alone else other)
+        for number in range(20):
+            producer.send("t", b"old%d" % number).result()
+        assert [at(reader, offset).value for offset in (5, 15)] == [b"old5", b"old15"]
+        partition = log._engine.partition("t", 0)
+        with partition.exclusive() as held:
+            log_cut.begin(held, system.CUT_END, 0, 10)
+        with pytest.raises(OffsetOutOfRangeError):
+            at(reader, 15)
+        for number in range(10, 20):
+            producer.send("t", b"new%d" % number).result()
+        assert [at(reader, offset).value for offset in (5, 15)] == [b"old5", b"new15"]
+
+
+def test_log_start_and_deletion_hide_kept_batches(tmp_path: Path, rng: random.Random) -> None:
+    with opened(tmp_path) as log:
+        filled(log, rng)
+        known = whole(log)
+        with reader_of(log) as reader:
+            assert [at(reader, offset) for offset in (100, 899)] == [known[100], known[899]]
+            log.delete_records({T0: 500})
+            with pytest.raises(OffsetOutOfRangeError):
+                at(reader, 100)
+            assert at(reader, 899) == known[899]
+            log.delete_topic("t")
+            with pytest.raises(UnknownTopicOrPartitionError):
+                at(reader, 899)
+        log.create_topic("t")
+        with log.producer() as producer, reader_of(log) as reader:
+            producer.send("t", b"second life").result()
+            assert at(reader, 0).value == b"second life"
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["same process", "another process"])
+def test_a_compaction_drops_kept_batches(tmp_path: Path, rng: random.Random, alone: bool) -> None:
+    with opened(tmp_path) as other, opened(tmp_path) as log:
+        filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
+        reader, known = reader_of(log if alone else other), whole(log)
+        for offset in rng.sample(range(known[-1].offset), 60):
+            reader.seek(T0, offset)
+            reader.poll(max_records=1)
+        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        known = whole(log)
+        for offset in rng.sample(range(known[-1].offset), 60):
+            reader.seek(T0, offset)
+            assert reader.poll(max_records=1) == [each for each in known if each.offset >= offset][:1]
+
+
+def test_reads_beside_appends_rolls_and_a_moving_log_start(tmp_path: Path, rng: random.Random) -> None:
+    """Every record is the one of its offset, whatever happens meanwhile."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", config=SMALL)
+        stop = threading.Event()
+
+        def write() -> None:
+            try:
+                with log.producer(batch_size=400) as producer:
+                    for number in range(6000):
+                        producer.send("t", b"%020d" % number)
+                        if number % 1000 == 999:
+                            producer.flush()
+                            log.delete_records({T0: number - 800})
+            finally:
+                stop.set()
+
+        with reader_of(log) as reader, ThreadPoolExecutor(1) as pool:
+            written = pool.submit(write)
+            count = 0
+            while not stop.is_set() or count < 200:
+                start, end = reader.beginning_offsets([T0])[T0], reader.end_offsets([T0])[T0]
+                if start == end:
+                    continue
+                offset = rng.randrange(start, end)
+                try:
+                    record = at(reader, offset)
+                except OffsetOutOfRangeError:
+                    assert reader.beginning_offsets([T0])[T0] > offset
+                    continue
+                assert (record.offset, record.value) == (offset, b"%020d" % offset)
+                count += 1
+            written.result()
+
+
+def test_damage_is_found_when_a_batch_is_read_and_never_returned(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer(batch_size=0) as producer:
+        log.create_topic("t", config={"index.interval.bytes": 1})
+        for number in range(20):
+            producer.send("t", b"%0200d" % number).result()
+        (path,) = (tmp_path / "log" / "t-0").glob("*.log")
+        place = int(scan(path.read_bytes(), Chain()).batches["position"][11]) + 100
+        with reader_of(log) as reader:
+            assert at(reader, 11).value == b"%0200d" % 11
+            flip(path, place)
+            assert at(reader, 11).value == b"%0200d" % 11, "the verified bytes, not those of the file"
+            log._engine.partition("t", 0)._state.forget_files()
+            with pytest.raises(CorruptRecordError):
+                at(reader, 11)
+        flip(path, place)
+
+
+def test_the_memory_of_kept_batches_is_bounded(tmp_path: Path, rng: random.Random) -> None:
+    with opened(tmp_path) as log:
+        filled(log, rng)
+        known = whole(log)
+        points = log._engine.partition("t", 0)._reader.points
+        points._recent = recent = RecentBatches(20_000)
+        with reader_of(log) as reader:
+            for offset in rng.sample(range(900), 300):
+                assert at(reader, offset) == known[offset]
+                assert recent.size_bytes <= 20_000
+                assert sorted(points._kept) == points._firsts
+                assert {first for _, first in recent._order} == set(points._kept)
+            points.forget()
+            assert (recent.size_bytes, points._kept, points._firsts) == (0, {}, [])
+
+
+def test_a_closed_partition_keeps_nothing(tmp_path: Path, rng: random.Random) -> None:
+    with opened(tmp_path) as log:
+        filled(log, rng, 300)
+        points, recent = log._engine.partition("t", 0)._reader.points, log._engine.home.context.recent_batches
+        with reader_of(log) as reader:
+            at(reader, 3)
+        assert recent.size_bytes > 0
+    assert (recent.size_bytes, points._kept) == (0, {})
+
+
+def test_a_run_begins_at_any_record(tmp_path: Path, rng: random.Random) -> None:
+    """Marks lead to the same records as a walk from the start, also with gaps inside of a batch."""
+    with opened(tmp_path) as log:
+        filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "segment.bytes": 100_000})
+        with log.producer() as producer:
+            producer.send("t", b"x" * 99_000, key=b"last")
+        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        compared = 0
+        for path in (tmp_path / "log" / "t-0").glob("*.log"):
+            data = path.read_bytes()
+            batches = scan(data, Chain(gaps_allowed=True)).batches
+            for row in range(len(batches)):
+                place, size = int(batches["position"][row]), int(batches["size"][row])
+                if batches["attributes"][row] & 7:
+                    continue
+                base, body = int(batches["base_offset"][row]), data[place + 61 : place + size]
+                first = record_run("t", 0, batches[row : row + 1], body, base)
+                assert first is not None
+                for start in range(base, first.end + 1):
+                    slow = record_run("t", 0, batches[row : row + 1], body, start)
+                    fast = first.at(start)
+                    assert slow is not None
+                    assert (fast.count, fast.offset, fast.end) == (slow.count, slow.offset, slow.end)
+                    assert fast.take(3) == slow.take(3)
+                    compared += 1
+        assert compared > 100
+        with pytest.raises(ValueError):
+            first.at(-1)
