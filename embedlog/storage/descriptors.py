@@ -107,7 +107,9 @@ class Handles:
             if usable:
                 for handle in known:
                     handle.users += 1
-                    self._open.move_to_end(handle.key)
+                if 2 * len(self._open) > self._limit:  # the order matters only near the limit
+                    for handle in known:
+                        self._open.move_to_end(handle.key)
                 return known
         made: list[Handle] = []
         try:

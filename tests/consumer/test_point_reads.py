@@ -15,8 +15,14 @@ from embedlog._native._rows import record_run
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Chain, scan
 from embedlog.partition.truncation import log_cut
+from embedlog.partition.usual import point_reads
 from embedlog.partition.usual.recent_batches import RecentBatches
 from tests.consumer.test_few_records import SMALL, T0, compare, filled, flip, opened, whole
+
+
+@pytest.fixture(autouse=True)
+def _small_batches_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(point_reads, "KEPT_BYTES_MIN", 0)
 
 
 def reader_of(log: embedlog.Log, **options: str) -> embedlog.Consumer:
@@ -83,7 +89,7 @@ def test_batches_of_transactions_are_not_returned_to_committed_readers(tmp_path:
 @pytest.mark.parametrize("alone", [True, False], ids=["same process", "another process"])
 def test_a_cut_drops_kept_batches(tmp_path: Path, alone: bool) -> None:
     """Two open logs have nothing in common but the files, like two processes."""
-    with opened(tmp_path) as other, opened(tmp_path) as log, log.producer(batch_size=0) as producer:
+    with opened(tmp_path) as other, opened(tmp_path) as log, log.producer(batch_size=0, compression_type="gzip") as producer:
         log.create_topic("t")
         reader = reader_of(log if alone else other)
         for number in range(20):
@@ -169,12 +175,12 @@ def test_reads_beside_appends_rolls_and_a_moving_log_start(tmp_path: Path, rng: 
 
 
 def test_damage_is_found_when_a_batch_is_read_and_never_returned(tmp_path: Path) -> None:
-    with opened(tmp_path) as log, log.producer(batch_size=0) as producer:
+    with opened(tmp_path) as log, log.producer(batch_size=0, compression_type="lz4") as producer:
         log.create_topic("t", config={"index.interval.bytes": 1})
         for number in range(20):
             producer.send("t", b"%0200d" % number).result()
         (path,) = (tmp_path / "log" / "t-0").glob("*.log")
-        place = int(scan(path.read_bytes(), Chain()).batches["position"][11]) + 100
+        place = int(scan(path.read_bytes(), Chain()).batches["position"][11]) + 70
         with reader_of(log) as reader:
             assert at(reader, 11).value == b"%0200d" % 11
             flip(path, place)

@@ -3,7 +3,8 @@
 POINT-1  only the usual case is served: an open partition with a mapped page, and one batch. For a reader of committed records it
     is a batch without a transaction. In all other cases the answer is None, and the general reader finds out why
 POINT-2  a batch that was verified and decoded is kept in the memory of this process, within `RECENT_BYTES_MAX` for all partitions
-    of the directory. It is returned again without a read while the page and its generation are those of its read
+    of the directory. It is returned again without a read while the page and its generation are those of its read. Small ones
+    that are not compressed are not kept: a read costs as much as the replacement of an older one
 POINT-3  a cut, a compaction and a rebuilt page change the generation or the page. The log start, the visible end and a deletion
     are read from the page each time
 """
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from embedlog.storage.descriptors import Handle
     from embedlog.storage.manifest import SegmentInfo
 
+KEPT_BYTES_MIN: Final = 32 << 10  # of a batch that is not compressed
 PLACES_MAX: Final = 64  # segments that are remembered
 TRANSACTIONAL: Final = 0x10
 OBJECT_BYTES: Final = 1024  # of a kept batch, in addition to its records section
@@ -214,11 +216,12 @@ class PointReads:
         transactional = bool(batch.attributes & TRANSACTIONAL)
         kept = _Kept(run, batch.size, transactional, place.page, place.generation)
         end = found.position + found.need
-        if start + batch.size == found.need:
+        if end == found.size and start + batch.size == found.need:  # a tail begins there
             digested = place.info.digested
             chain = interval_digests.State(found.number, end, found.chain.digest, end) if digested else None
             self._remember(run.end, place.info.base, end, batch.leader_epoch, chain)
-        self._keep(batch.base_offset, kept, len(body) if codec else len(data))
+        if codec or batch.size >= KEPT_BYTES_MIN:
+            self._keep(batch.base_offset, kept, len(body) if codec else len(data))
         return kept
 
     def _keep(self, first: int, kept: _Kept, memory_bytes: int) -> None:
