@@ -264,21 +264,15 @@ class Partition:
     ) -> int | None:
         """End a transaction here with a marker that carries the raised `epoch`: its offset, None if that epoch was stored before.
 
-        Raises FencedError for a lower coordinator epoch, and the errors of `append`. May be repeated after any error.
+        It is not synced: the caller ends several partitions, and syncs them together. Raises FencedError for a lower coordinator
+        epoch, and the errors of `append`. May be repeated after any error.
         """
-        state, lock = self._state, self._lock
         self._context.check_open()
-        state.ensure_open()
-        until = state.deadline() if deadline_ns is None else deadline_ns
-        with lock.mutex_until(until):
+        self._state.ensure_open()
+        until = self._state.deadline() if deadline_ns is None else deadline_ns
+        with self._lock.mutex_until(until):
             self._context.writers.used(self._writer)
-            offset = markers.append_marker(lock, producer_id, epoch, commit, coordinator_epoch, until)
-            if offset is None:
-                return None
-            out = self._writer.native().out
-            unsynced_ms, durable = out.unsynced_ms, out.durable
-        self._syncer.flush_if_due(offset + 1, offset + 1 - durable, unsynced_ms, until)
-        return offset
+            return markers.append_marker(self._lock, producer_id, epoch, commit, coordinator_epoch, until)
 
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """Take over the state in which appends to `direct_target` left a producer."""

@@ -1,49 +1,24 @@
 """This module puts several replicas of one partition on stable storage at the same time.
 
-PARALLELSYNC-1  each further directory is synced by a thread of its own, so the slowest one determines the time (REPLICA-14)
-PARALLELSYNC-2  the caller waits until the deadline. A directory that is not synced then has failed, even if its sync ends later
-PARALLELSYNC-3  an error belongs to one directory: the others are synced all the same
-PARALLELSYNC-4  a member that fails between the commit and the sync leaves the ISR before the others are enough
+PARALLELSYNC-1  the slowest directory determines the time (REPLICA-14); an error belongs to one directory (PARALLELSYNCS-1 to -3)
+PARALLELSYNC-2  a member that fails between the commit and the sync leaves the ISR before the others are enough
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, LockTimeoutError
+from embedlog.errors import EmbedlogError
 from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.storage.parallel_syncs import sync_together
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.partition_replicas import PartitionReplicas
 
 NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
-
-
-class _Sync(threading.Thread):
-    """The sync of one replica."""
-
-    def __init__(self, partition: Partition, end: int, deadline_ns: int) -> None:
-        super().__init__(name="embedlog-sync", daemon=True)
-        self._partition, self._end, self._deadline_ns = partition, end, deadline_ns
-        self.problem: BaseException | None = None
-
-    def run(self) -> None:
-        """Sync; an error is kept for the caller."""
-        try:
-            self._partition.sync_to(self._end, self._deadline_ns)
-        except BaseException as problem:  # noqa: BLE001  (the caller raises it)
-            self.problem = problem
-
-    def result(self) -> BaseException | None:
-        """The error of a sync that has ended or is late, else None."""
-        self.join(max(0.0, (self._deadline_ns - system.boot_ns()) / 1e9))
-        if self.is_alive():
-            return LockTimeoutError("not durable before the deadline", path=self._partition.path, expected=self._end)
-        return self.problem
 
 
 def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: int) -> dict[int, EmbedlogError]:
@@ -54,11 +29,8 @@ def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: i
     due = [(node, each) for node, each in replicas if each.durable_offset < end]
     if not due:
         return {}
-    syncs = [(node, _Sync(each, end, deadline_ns)) for node, each in due]
-    for _, sync in syncs[1:]:
-        sync.start()
-    syncs[0][1].run()
-    found = {node: sync.result() if at else sync.problem for at, (node, sync) in enumerate(syncs)}
+    problems = sync_together([(each, end) for _, each in due], deadline_ns)
+    found = {node: problem for (node, _), problem in zip(due, problems, strict=True)}
     for problem in found.values():
         if problem is not None and not isinstance(problem, EmbedlogError):
             raise problem

@@ -32,7 +32,7 @@ from embedlog.coordination.groups.commit_checks import (
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
-from embedlog.coordination.transactions.transaction_checks import asks_for_durability, sync_data
+from embedlog.coordination.transactions.transaction_checks import asks_for_durability
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
@@ -127,7 +127,7 @@ class Offsets:
         while (partition := self.topic.repeated(lambda: self._append(number, records, wanted, admit, until), until)) is None:
             self.check_topics(wanted)
         if asks_for_durability(partition):
-            sync_data(partition, until)
+            partition.sync_to(partition.published().log_end, until)
         commit_succeeded(self.host.interposer, group_id)
 
     def _append(

@@ -57,6 +57,6 @@ def to_be_durable(partitions: Iterable[D]) -> list[D]:
     return [each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))]
 
 
-def sync_data(partition: DurableLog, deadline_ns: int) -> None:
-    """Sync all published records. Raises DurabilityError."""
-    partition.sync_to(partition.published().log_end, deadline_ns)
+def unsynced(ends: Iterable[tuple[D, int]]) -> list[tuple[D, int]]:
+    """The partitions whose records below the given end are not all on stable storage."""
+    return [(partition, end) for partition, end in ends if partition.durable_offset < end]

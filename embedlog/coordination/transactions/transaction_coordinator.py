@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
@@ -28,7 +28,14 @@ from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
-from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, sync_data, to_be_durable
+from embedlog.coordination.transactions.transaction_checks import (
+    Concurrent,
+    asks_for_durability,
+    now,
+    refused,
+    to_be_durable,
+    unsynced,
+)
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
 from embedlog.coordination.transactions.transactional_id_owner import Owner, TransactionHost
@@ -44,10 +51,11 @@ from embedlog.errors import (
 )
 from embedlog.storage.call_deadline import bounded
 from embedlog.storage.liveness import Liveness
+from embedlog.storage.parallel_syncs import TransactionSyncs
 from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.partition.api import TransactionalLog
+    from embedlog.partition.api import DurableLog, TransactionalLog
 
 logger = logging.getLogger("embedlog")
 
@@ -78,6 +86,7 @@ class Transactions:
             },
             view=Entries,
         )
+        self.syncs = TransactionSyncs()
         self._where: dict[int, int] = {}
 
     def owner(self, transactional_id: str, timeout_ms: int) -> Owner:
@@ -141,20 +150,25 @@ class Transactions:
         targets = self.host.existing(sorted(seen.partitions))  # in the order of locks
         durable = to_be_durable(targets)
         if durable:
-            sync_data(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
+            self.sync_data([self.topic.partition(self.topic.partition_of(name))], deadline_ns)
         system.point("txn-decided")
         for partition in targets:
             self._mark(partition, seen, deadline_ns)
             system.point("txn-marked")
-        for partition in durable:
-            sync_data(partition, deadline_ns)
+        self.sync_data(durable, deadline_ns)
         self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
         system.point("txn-completed")
+
+    def sync_data(self, partitions: Sequence[DurableLog], deadline_ns: int) -> None:
+        """Sync all published records of these partitions. Raises DurabilityError, LockTimeoutError."""
+        self.syncs.sync(unsynced((each, each.published().log_end) for each in partitions), deadline_ns)
 
     @staticmethod
     def _mark(partition: TransactionalLog, seen: Transaction, deadline_ns: int) -> None:
         try:
             partition.append_marker(seen.producer_id, seen.epoch, commit=seen.decision == "commit", deadline_ns=deadline_ns)
+            if not asks_for_durability(partition):  # else `finish` syncs it together with the others
+                partition.flush_if_late()
         except UnknownTopicOrPartitionError:
             pass  # deleted in the meantime
 

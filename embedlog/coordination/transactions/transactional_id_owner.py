@@ -18,7 +18,14 @@ from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog.coordination.host import Host
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.coordination.transactions.transaction_checks import Concurrent, now, refused, to_be_durable
+from embedlog.coordination.transactions.transaction_checks import (
+    Concurrent,
+    asks_for_durability,
+    now,
+    refused,
+    to_be_durable,
+    unsynced,
+)
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.errors import EmbedlogError, LockTimeoutError, StateError
 from embedlog.format.record_batch import Stamp
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from embedlog.partition.api import TransactionalLog
     from embedlog.partition.log_context import Appended, AppendProgress
     from embedlog.storage.liveness import Liveness
+    from embedlog.storage.parallel_syncs import TransactionSyncs
     from embedlog.types import GroupMetadata
 
 T = TypeVar("T")
@@ -73,6 +81,7 @@ class Coordinator(Protocol):
     host: TransactionHost
     liveness: Liveness
     topic: InternalTopic[Entries]
+    syncs: TransactionSyncs
 
     def deadline(self, deadline_ns: int | None) -> int: ...
     def recover_if_due(self, deadline_ns: int) -> None: ...
@@ -194,7 +203,8 @@ class Owner:
         if progress is not None and progress.complete and not partition.replicated:  # done by `begin_in`
             done = _flushed(partition, progress.appended(), until)
         elif self._has_data_in(partition):
-            done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress)
+            flush = not asks_for_durability(partition)
+            done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress, flush=flush)
         else:
             first = self._all.topic.repeated(lambda: self._append_first(partition, run, where, until, progress), until)
             done = _flushed(partition, first, until)
@@ -264,8 +274,8 @@ class Owner:
     def _sync_data(self, deadline_ns: int) -> None:
         """Sync the data of this transaction, where its topics require that."""
         written = [each for each in self._all.host.existing(self._opened) if self._has_data_in(each)]  # not in deleted topics
-        for partition in to_be_durable(written):
-            partition.sync_to(self._opened[partition.topic, partition.number].end, deadline_ns)
+        ends = ((each, self._opened[each.topic, each.number].end) for each in to_be_durable(written))
+        self._all.syncs.sync(unsynced(ends), deadline_ns)
 
     def add_offsets(self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None) -> None:
         """Commit a group's offsets with the transaction: they are invisible before its marker.
@@ -342,8 +352,9 @@ class Owner:
 
 
 def _flushed(partition: TransactionalLog, done: Appended, deadline_ns: int) -> Appended:
-    """Do the flush that is due after an append, without the lock that others need."""
-    partition.flush_if_due(done.last_offset + 1, deadline_ns)
+    """Do the flush that is due after an append, without the lock that others need; the commit does that of a durable topic."""
+    if not asks_for_durability(partition):
+        partition.flush_if_due(done.last_offset + 1, deadline_ns)
     return done
 
 

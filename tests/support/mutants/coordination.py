@@ -65,16 +65,17 @@ def _data_may_be_lost(original, self, deadline_ns):
     return None
 
 
-@replaces("prepare_unsynced", "embedlog.coordination.transactions.transaction_checks:sync_data")
-def _the_decision_may_be_lost(original, partition, deadline_ns):
-    if partition.topic != STATE_TOPIC:
-        original(partition, deadline_ns)
+SYNC = "embedlog.coordination.transactions.transaction_coordinator:Transactions.sync_data"
 
 
-@replaces("markers_unsynced", "embedlog.coordination.transactions.transaction_checks:sync_data")
-def _markers_may_be_lost(original, partition, deadline_ns):
-    if partition.topic == STATE_TOPIC:
-        original(partition, deadline_ns)
+@replaces("prepare_unsynced", SYNC)
+def _prepare_may_be_lost(original, self, partitions, deadline_ns):
+    original(self, [each for each in partitions if each.topic != STATE_TOPIC], deadline_ns)
+
+
+@replaces("markers_unsynced", SYNC)
+def _markers_may_be_lost(original, self, partitions, deadline_ns):
+    original(self, [each for each in partitions if each.topic == STATE_TOPIC], deadline_ns)
 
 
 @replaces("offsets_unsynced", "embedlog.coordination.transactions.transaction_checks:to_be_durable")
