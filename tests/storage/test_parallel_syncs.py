@@ -57,11 +57,11 @@ def test_an_error_belongs_to_one_and_a_late_sync_has_failed() -> None:
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_transaction_syncs_in_threads_where_syncs_are_slow(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_syncs, "THREADS_FROM_NS", 0 if slow else LONG_NS)
-    syncs, partitions = TransactionSyncs(), [Partition() for _ in range(3)]
-    syncs.sync([(each, 1) for each in partitions], soon())
+    meet = threading.Barrier(3) if slow else None  # one after the other they would never end
+    partitions = [Partition(meet=meet) for _ in range(3)]
+    TransactionSyncs().sync([(each, 1) for each in partitions], soon())
     threads = {each.synced[0][1] for each in partitions}
-    assert (len(threads) == 3) == slow
-    assert threading.get_ident() in threads
+    assert (threads == {threading.get_ident()}) == (not slow)
 
 
 @pytest.mark.parametrize("slow", [False, True])
