@@ -293,14 +293,16 @@ class TopicRegistry:
         known, self._encoded = self._encoded, {}
         for name, topic in content.topics.items():
             entry = known.get(name)
-            if entry is None or entry[0] != topic:
-                entry = topic, Encoded.of(_encode_topic(topic)).nested()
+            if entry is None or (entry[0] is not topic and entry[0] != topic):
+                entry = topic, Encoded.of(_encode_topic(topic)).nested().nested()
             self._encoded[name] = entry
         topics = Encoded.mapping({name: encoded for name, (_, encoded) in self._encoded.items()})
         return _FILE.encode(content.generation, {"topics": topics}, content.others)
 
     def _changed(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
-        kept = {name: topic for name, topic in self._content.topics.items() if name not in removed}
+        kept = dict(self._content.topics)
+        for name in removed:
+            kept.pop(name, None)
         return _Content(self._content.generation + 1, MappingProxyType(kept | topics), self._content.others)
 
     def _sign(self) -> tuple[int, ...]:

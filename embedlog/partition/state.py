@@ -28,7 +28,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.partition.log_context import Bounds, Context, Traffic
-from embedlog.partition.recovery import loader, producer_history
+from embedlog.partition.recovery import dirty_mark, loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
 from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
@@ -220,19 +220,20 @@ class PartitionState:
         foreign = self._changed_by_others()
         floor = None if foreign else floor_of(mapped, self.topic_id, self.number)
         loading = self.loading(write=True, foreign=foreign, floor=floor)
-        if not loading.clean:
+        waits = not loading.clean and dirty_mark.may_wait(self.path, self.config.preallocate)
+        if waits:
+            dirty_mark.make(self.path, self.context.mode)
+        elif not loading.clean:
             self.mark_dirty()
         loaded = loader.load(loading)
         self.context.note_load(loaded.spent_s, loaded.recovered)
         if loaded.epochs_differ:
             checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)
-        producer_history.write(
-            self.path,
-            loaded.history,
-            [info.base for info in loaded.segments],
-            log_start=loaded.published.log_start,
-            mode=self.context.mode,
-        )
+        elif not loading.clean and loaded.published.log_end == loaded.published.log_start:
+            files.sync_directory(self.path)  # the process that made the mark may have been killed before its sync
+        self.marked_dirty = self.marked_dirty or waits
+        bases, start = [info.base for info in loaded.segments], loaded.published.log_start
+        producer_history.write(self.path, loaded.history, bases, log_start=start, mode=self.context.mode)
         self._note_loaded(loading, loaded)
         durable = self._durable_at_load(loading, loaded, moved=not in_place(mapped, self.topic_id, self.number))
         mapped.page.write(self._expected(mapped), loaded.published, durable)
@@ -312,11 +313,7 @@ class PartitionState:
         """Write the DIRTY mark to disk before the first write, so that the last process closes it. REQUIRES the append lock."""
         if self.marked_dirty:
             return
-        path = self.path / file_names.DIRTY
-        if not files.exists(path):
-            with files.opened(path, files.CREATE, self.context.mode) as fd:
-                files.sync(fd, path)
-            files.sync_directory(self.path)
+        dirty_mark.put(self.path, self.context.mode)
         self.marked_dirty = True
 
     def close(self) -> None:

@@ -27,17 +27,17 @@ class Encoded(NamedTuple):
         return cls(_canonical(value), _indented(value))
 
     def nested(self) -> Encoded:
-        """The form of a value of `mapping`, one level deeper."""
+        """The form of a value one level deeper."""
         return self._replace(indented=self.indented.replace("\n", "\n "))
 
     @classmethod
     def mapping(cls, parts: Mapping[str, Encoded]) -> Encoded:
-        """An object with these values, each `nested`."""
+        """An object of a file with these values, each `nested` twice."""
         if not parts:
             return cls.of({})
         names = [(json.dumps(name), parts[name]) for name in sorted(parts)]
-        indented = ",\n".join([f" {name}: {part.indented}" for name, part in names])
-        return cls("{" + ",".join([f"{name}:{part.canonical}" for name, part in names]) + "}", "{\n" + indented + "\n}")
+        indented = ",\n".join([f"  {name}: {part.indented}" for name, part in names])
+        return cls("{" + ",".join([f"{name}:{part.canonical}" for name, part in names]) + "}", "{\n" + indented + "\n }")
 
 
 class JsonFile(NamedTuple):
@@ -62,7 +62,8 @@ class JsonFile(NamedTuple):
         }
         document["checksum"] = _sum("{" + ",".join(f"{json.dumps(name)}:{canonical[name]}" for name in sorted(canonical)) + "}")
         lines = (
-            f" {json.dumps(name)}: " + (value.indented if isinstance(value, Encoded) else _indented(value)).replace("\n", "\n ")
+            f" {json.dumps(name)}: "
+            + (value.indented if isinstance(value, Encoded) else _indented(value).replace("\n", "\n "))
             for name, value in document.items()
         )
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()  # in ASCII: a name may not be valid UTF-8

@@ -18,9 +18,9 @@ def _loaded_for_any_topic(original, self):
     return None
 
 
-@replaces("no_dirty", "embedlog.partition.state:PartitionState.mark_dirty")
-def _never_marked_dirty(original, self):
-    return None
+@replaces("no_dirty", "embedlog.partition.recovery.dirty_mark:make")
+def _never_marked_dirty(original, directory, mode):
+    return False
 
 
 @replaces("marker_not_skipped", "embedlog.partition.markers:_is_ended")

@@ -1,0 +1,32 @@
+"""Marks a partition as written, by a file whose name is on disk before the first record.
+
+DIRTYMARK-1  the file is empty, so the sync of its directory alone makes it durable: a name on disk leads to its file
+DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the sync of the directory that follows
+    its epochs. An interruption before that sync leaves no record, and the next load syncs the directory
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedlog.storage import file_names, files
+
+
+def put(directory: Path, mode: int) -> None:
+    """The mark is on disk when this returns; one that is there already was synced by the process that made it."""
+    if make(directory, mode):
+        files.sync_directory(directory)
+
+
+def make(directory: Path, mode: int) -> bool:
+    """Make the mark without a sync; False if it is there already."""
+    path = directory / file_names.DIRTY
+    if files.exists(path):
+        return False
+    with files.opened(path, files.CREATE, mode):
+        return True
+
+
+def may_wait(directory: Path, preallocated: bool) -> bool:
+    """Whether the sync of a new mark may follow the load (DIRTYMARK-2). Reserved blocks are read as data of a segment."""
+    return not preallocated and not file_names.bases(files.listing(directory))
