@@ -263,9 +263,9 @@ class TopicRegistry:
         """Names of all topics in every state, without an order."""
         return self._content.topics.keys()
 
-    def put(self, *topics: Topic) -> None:
-        """Add or replace topics, durably. The caller holds the directory lock."""
-        self._change({topic.name: topic for topic in topics}, ())
+    def put(self, *topics: Topic, beside: Sequence[Path] = ()) -> None:
+        """Add or replace topics, durably, after the directories `beside`. The caller holds the directory lock."""
+        self._change({topic.name: topic for topic in topics}, (), beside)
 
     def remove(self, *names: str) -> None:
         """Remove topics, durably; unknown names are ignored. The caller holds the directory lock."""
@@ -279,12 +279,12 @@ class TopicRegistry:
         """As `change`, for a reader that must write nothing: the file does not change."""
         self._content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
 
-    def _change(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> None:
+    def _change(self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()) -> None:
         self._refresh_by_file()
         content = self._changed(topics, removed)
         self.moving(False)
         try:
-            files.write_atomically(self.path, self._encode(content), self._mode)
+            files.write_atomically(self.path, self._encode(content), self._mode, beside=beside)
         finally:
             self.moving(True)
         self._signature, self._content = self._sign(), content

@@ -212,7 +212,7 @@ def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path, monkeypa
     found = registry(tmp_path)
     found.put(some())
 
-    def full(path: object, data: object, mode: object = None) -> None:
+    def full(path: object, data: object, mode: object = None, **_: object) -> None:
         raise StorageError("cannot write", errno=28, path=tmp_path)
 
     monkeypatch.setattr(files, "write_atomically", full)

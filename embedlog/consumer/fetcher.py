@@ -23,6 +23,7 @@ from embedlog.consumer.positions import Cursor
 from embedlog.consumer.truncation import check_position
 from embedlog.errors import SerializationError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
+from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
 
 if TYPE_CHECKING:
     from embedlog.partition.log_context import Bounds
@@ -60,6 +61,8 @@ class Fetcher:
         REQUIRES: the cursor has a position and no records fetched ahead. Raises as `read_chunk` does, and SerializationError if
         the first record cannot be deserialized.
         """
+        if cursor.tail is None and cursor.checked_epoch < 0 and self._begun(cursor):
+            return True
         if cursor.tail is not None:
             found_records = self._tailed(cursor, cursor.tail)
             if found_records is not None:
@@ -73,6 +76,18 @@ class Fetcher:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
             self._fill(cursor, records, chunk.next_offset, chunk.epoch)
+        return True
+
+    def _begun(self, cursor: Cursor) -> bool:
+        """The first fetch of a short log: all its records by a tail. False: the usual fetch follows."""
+        bounds = cursor.bounds = self._start(cursor)
+        if bounds is None or self._max_bytes < TAIL_BYTES:
+            return False
+        tail = cursor.partition.tail(cursor.position, self.isolation)
+        if tail is None or not self._tailed(cursor, tail):
+            return False
+        cursor.tail = tail
+        cursor.lead.note(max(0, tail.offset - bounds.log_start))
         return True
 
     def point(self, cursor: Cursor, limit: int) -> bool:

@@ -1,7 +1,7 @@
 """Finds, creates and retires the directories of topics, and recovers topics that a broker changed.
 
-TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then
-    `live`
+TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata, then all of them and the parent
+    synced, then `live`. These syncs are in no order among themselves: before `live` an interruption repeats the creation
 TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines,
     the committed offsets of groups, then the entry
 TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the name, identifies the owner of a
@@ -35,6 +35,7 @@ from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
 SIDE_BY_SIDE = 8  # partitions that are created in parallel
+FEW_PARTITIONS = 2  # whose directories are synced together, beside the file of topics
 
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
@@ -147,10 +148,9 @@ def finish_creations(
     The registry has the topics already; it is written once for all. **Threads and processes**: the caller holds the directory
     lock.
     """
-    _make_partitions(directory, topics, mode, follow_links)
-    files.sync_directory(directory)
+    unsynced = _make_partitions(directory, topics, mode, follow_links)
     whole = [_whole(topic) for topic in topics]
-    registry.put(*whole)
+    registry.put(*whole, beside=[directory, *unsynced])
     return whole
 
 
@@ -159,29 +159,33 @@ def _whole(topic: Topic) -> Topic:
     return replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
 
 
-def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow_links: bool) -> None:
-    """Create the directories.
+def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow_links: bool) -> list[Path]:
+    """Create the directories; those that are not synced yet.
 
-    Each is synced separately; many are made in parallel, since a disk commits concurrent syncs together.
+    A few are left to one sync of all. Many are made in parallel, each with its sync: a disk commits concurrent syncs together.
     """
     places = [(topic, number) for topic in topics for number in topic.numbers]
+    few = len(places) <= FEW_PARTITIONS
 
-    def make(place: tuple[Topic, int]) -> None:
-        make_partition(directory, *place, mode, follow_links=follow_links)
+    def make(place: tuple[Topic, int]) -> Path:
+        return make_partition(directory, *place, mode, follow_links=follow_links, named=not few)
 
-    if len(places) <= SIDE_BY_SIDE:
-        for place in places:
-            make(place)
-        return
+    if few:
+        return [make(place) for place in places]
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for _ in pool.map(make, places):
             continue
+    return []
 
 
-def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False) -> Path:
+def make_partition(
+    directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False, named: bool = True
+) -> Path:
     """Create the directory of one partition, with its partition.metadata; the parent is not synced yet.
+
+    With `named` false neither is the directory itself.
 
     Raises ForeignDirectoryError if the directory exists and belongs to a topic with another id, or is no partition.
     """
@@ -193,7 +197,7 @@ def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666
             raise ForeignDirectoryError(problem, path=path, expected="files of a partition, or none", found=name)
     found = read_topic_id(path)
     if found is None:
-        write_topic_id(path, topic.topic_id, mode)
+        write_topic_id(path, topic.topic_id, mode, named=named)
     elif found != topic.topic_id:
         expected = f"topic id {topic.topic_id}"
         raise ForeignDirectoryError("the directory belongs to another topic", path=path, expected=expected, found=found)

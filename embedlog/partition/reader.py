@@ -32,10 +32,11 @@ from embedlog.partition.checks.digest_check import DigestCheck, corrupt
 from embedlog.partition.checks.epoch_check import EpochCheck
 from embedlog.partition.usual.point_reads import PointReads
 from embedlog.partition.usual.short_reads import ShortReads
+from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
 from embedlog.partition.usual.tail import Tail
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.descriptors import Handles
-from embedlog.storage.manifest import GAPLESS, SegmentInfo
+from embedlog.storage.manifest import DIGESTED, GAPLESS, SegmentInfo
 from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
@@ -278,23 +279,20 @@ class Reader:
         return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._state.context.decompressed_max)
 
     def tail(self, offset: int, committed: bool) -> Tail | None:
-        """The state of a tail, if `offset` is the end and a fetch ended there."""
+        """The state of a tail, if `offset` is the end and a fetch ended there, or if it begins a short active segment."""
         state = self._state
         with self._mutex:
             hint = self._hints.get(offset)
-        if state.page_file is None or hint is None or state.context.locked:
+        if state.page_file is None or state.context.locked:
             return None
         now = state.published()
         latest = self.epochs.known(now.epoch).latest
-        usual = (
-            now.log_end == offset
-            and hint.base == now.segment_base
-            and hint.position == now.segment_size
-            and now.flags & GAPLESS
-            and now.generation % 2 == 0
-            and (latest is None or (latest[0] == now.epoch and latest[1] <= offset))
-        )
-        return Tail(state, now, hint.position, now.digest, committed) if usual else None
+        begins = offset == now.segment_base and 0 < now.segment_size <= TAIL_BYTES and now.flags & DIGESTED
+        ends = hint is not None and (offset, *hint[:2]) == (now.log_end, now.segment_base, now.segment_size)
+        current = latest is None or (latest[0] == now.epoch and latest[1] <= offset)
+        usual = (begins or ends) and now.flags & GAPLESS and now.generation % 2 == 0 and current
+        place = (0, 0) if begins else (now.segment_size, now.digest)
+        return Tail(state, now, offset, *place, committed) if usual else None
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes after `offset`, if a fetch ended there and all following records are in the active segment."""

@@ -15,7 +15,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -313,23 +313,46 @@ def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> byt
         raise
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
+def write_atomically(
+    path: str | os.PathLike[str],
+    data: bytes,
+    mode: int = 0o666,
+    *,
+    beside: Sequence[str | os.PathLike[str]] = (),
+    named: bool = True,
+) -> None:
     """Replace a small file: temporary, fsync, rename, fsync of the directory (Kafka's CheckpointFile does the same).
 
-    One writer at a time: the caller holds a lock that covers the file.
+    The directories `beside` are on disk before the rename: they are synced at the same time as the temporary. With `named` false
+    the caller syncs the directory. One writer at a time: the caller holds a lock that covers the file.
     """
     target = Path(path)
     temporary = target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
     with opened(temporary, EXCLUSIVE, mode) as fd:
         try:
             write_all(fd, data, 0, temporary)
-            sync(fd, temporary)
+            _sync_together(fd, temporary, beside)
             rename(temporary, target)
         except BaseException:
             with contextlib.suppress(StorageError):  # the next open removes it
                 unlink(temporary, missing_ok=True)
             raise
-    sync_directory(target.parent)
+    if named:
+        sync_directory(target.parent)
+
+
+def _sync_together(fd: int, path: Path, directories: Sequence[str | os.PathLike[str]]) -> None:
+    """Sync a file and directories at the same time: a disk commits concurrent syncs together."""
+    if not directories:
+        sync(fd, path)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
+
+    with ThreadPoolExecutor(len(directories)) as pool:
+        others = [pool.submit(sync_directory, each) for each in directories]
+        sync(fd, path)
+    for other in others:
+        other.result()
 
 
 def remove_temporaries(directory: Path, names: Iterable[str]) -> None:

@@ -98,10 +98,11 @@ def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
     return fields["topic_id"]
 
 
-def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int = 0o666) -> None:
-    """Write partition.metadata: 43 bytes, no newline at the end."""
+def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int = 0o666, *, named: bool = True) -> None:
+    """Write partition.metadata: 43 bytes, no newline at the end. With `named` false the caller syncs the directory."""
     id_bytes(topic_id)
-    files.write_atomically(Path(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {topic_id}".encode(), mode)
+    data = f"version: 0\ntopic_id: {topic_id}".encode()
+    files.write_atomically(Path(directory, PARTITION_METADATA), data, mode, named=named)
 
 
 class MetaProperties(NamedTuple):

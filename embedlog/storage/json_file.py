@@ -62,8 +62,7 @@ class JsonFile(NamedTuple):
         }
         document["checksum"] = _sum("{" + ",".join(f"{json.dumps(name)}:{canonical[name]}" for name in sorted(canonical)) + "}")
         lines = (
-            f" {json.dumps(name)}: "
-            + (value.indented if isinstance(value, Encoded) else _indented(value).replace("\n", "\n "))
+            f" {json.dumps(name)}: " + (value.indented if isinstance(value, Encoded) else _indented(value).replace("\n", "\n "))
             for name, value in document.items()
         )
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()  # in ASCII: a name may not be valid UTF-8

@@ -67,5 +67,5 @@ def test_parts_that_were_encoded_before_give_the_same_file(rng: random.Random) -
         document["checksum"] = checksum(document)
         expected = (json.dumps(document, indent=1) + "\n").encode()
         assert KIND.encode(7, {"things": things}, others) == expected
-        parts = Encoded.mapping({name: Encoded.of(thing).nested() for name, thing in things.items()})
+        parts = Encoded.mapping({name: Encoded.of(thing).nested().nested() for name, thing in things.items()})
         assert KIND.encode(7, {"things": parts}, others) == expected

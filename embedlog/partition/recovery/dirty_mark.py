@@ -1,8 +1,8 @@
 """Marks a partition as written, by a file whose name is on disk before the first record.
 
 DIRTYMARK-1  the file is empty, so the sync of its directory alone makes it durable: a name on disk leads to its file
-DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the sync of the directory that follows
-    its epochs. An interruption before that sync leaves no record, and the next load syncs the directory
+DIRTYMARK-2  in a directory without a segment nothing can be lost yet. There the mark waits for the sync of the directory that
+    follows its epochs. An interruption before that sync leaves no record, and the next load syncs the directory
 """
 
 from __future__ import annotations

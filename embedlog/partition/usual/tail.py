@@ -4,7 +4,8 @@ TAIL-1  one call reads the control page and the bytes after the position, and ve
 TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not compressed, few unread bytes. For
         committed readers there is no aborted and no open transaction before the end. In all other cases the answer is None, and
         the reader fetches instead, which finds out why
-TAIL-3  the state belongs to the reader: position and expected digest of the next batch
+TAIL-3  a tail begins at the end of the log, or at the start of an active segment that fits into its buffer: there the digest is 0
+TAIL-4  the state belongs to the reader: position and expected digest of the next batch
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ BUFFER_BYTES: Final = 1 << 16
 class Tail:
     """The position of a reader at the end of a partition. Threads: one at a time."""
 
-    def __init__(self, state: PartitionState, now: Published, position: int, digest: int, committed: bool) -> None:
+    def __init__(self, state: PartitionState, now: Published, offset: int, position: int, digest: int, committed: bool) -> None:
         self._state = state
         self._committed = committed
         self._file = (str(state.path), now.segment_base, file_names.LOG)
-        self._tailing = system.Tailing(state.page, now, position, now.log_end, digest, bytearray(BUFFER_BYTES), committed)
+        self._tailing = system.Tailing(state.page, now, position, offset, digest, bytearray(BUFFER_BYTES), committed)
         self._place = (state.topic, state.number)
         self._traffic = state.traffic
         self._handles = state.context.handles
@@ -39,7 +40,7 @@ class Tail:
         self._kept = self._handles.acquire_kept(*self._file)
         if self._kept is not None:
             self._tailing.use(self._kept.fd)
-        self.offset = now.log_end
+        self.offset = offset
         self.end = now.high_watermark
         self.epoch = now.epoch
         self.size_bytes = 0  # of what the last call read
