@@ -68,6 +68,7 @@ class Collector:
         self.fetcher = Fetcher(
             isolation=config.isolation_level,
             max_bytes=min(config.max_partition_fetch_bytes, config.fetch_max_bytes),
+            counts_bytes=config.fetch_min_bytes > 1,
             key_deserializer=config.key_deserializer,
             value_deserializer=config.value_deserializer,
         )

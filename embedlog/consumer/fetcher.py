@@ -41,6 +41,7 @@ class Fetcher:
         *,
         isolation: str,
         max_bytes: int,
+        counts_bytes: bool = False,
         key_deserializer: Deserializer[Any] | None = None,
         value_deserializer: Deserializer[Any] | None = None,
     ) -> None:
@@ -51,6 +52,7 @@ class Fetcher:
         self.size_bytes = self.size_max_bytes = 0
         self.spent_s = self.spent_max_s = 0.0
         self._max_bytes = max_bytes
+        self._begins = not counts_bytes and max_bytes >= TAIL_BYTES  # after a tail the unread bytes are not known
         self._batch_bytes = BATCH_GUESS
         self._deserializers = Deserializers(key_deserializer, value_deserializer)
         self._deserializes = self._deserializers.present
@@ -61,7 +63,7 @@ class Fetcher:
         REQUIRES: the cursor has a position and no records fetched ahead. Raises as `read_chunk` does, and SerializationError if
         the first record cannot be deserialized.
         """
-        if cursor.tail is None and cursor.checked_epoch < 0 and self._begun(cursor):
+        if self._begins and cursor.tail is None and cursor.checked_epoch < 0 and self._begun(cursor):
             return True
         if cursor.tail is not None:
             found_records = self._tailed(cursor, cursor.tail)
@@ -81,12 +83,12 @@ class Fetcher:
     def _begun(self, cursor: Cursor) -> bool:
         """The first fetch of a short log: all its records by a tail. False: the usual fetch follows."""
         bounds = cursor.bounds = self._start(cursor)
-        if bounds is None or self._max_bytes < TAIL_BYTES:
+        if bounds is None:
             return False
         tail = cursor.partition.tail(cursor.position, self.isolation)
         if tail is None or not self._tailed(cursor, tail):
             return False
-        cursor.tail = tail
+        cursor.tail, cursor.bounds = tail, None
         cursor.lead.note(max(0, tail.offset - bounds.log_start))
         return True
 

@@ -185,9 +185,9 @@ def test_the_word_of_the_topics_is_odd_while_they_change(real: embedlog.Log, mon
     seen = []
     write = embedlog.topic.files.write_atomically
 
-    def watched(*args: Any) -> None:
+    def watched(*args: Any, **options: Any) -> None:
         seen.append(real._engine.topics_version())
-        write(*args)
+        write(*args, **options)
 
     monkeypatch.setattr(embedlog.topic.files, "write_atomically", watched)
     real.alter_topic("t", {"retention.ms": 5000})
@@ -251,7 +251,7 @@ def test_a_poll_that_may_not_wait_takes_what_is_there(engine: FakeEngine, consum
 
 
 def test_real_logs_know_how_much_is_unread(real: embedlog.Log) -> None:
-    with real.producer() as producer, real.consumer("t", auto_offset_reset="earliest") as reader:
+    with real.producer() as producer, real.consumer("t", auto_offset_reset="earliest", fetch_min_bytes=2) as reader:
         producer.send("t", b"x" * 1000, partition=0).result(10)
         reader.poll()
         partition = real._engine.partition("t", 0)

@@ -41,7 +41,7 @@ with embedlog.open("data") as log:
     with log.producer(compression_type="lz4") as producer:
         traced(lambda: (producer.send("t", b"v", partition=0), producer.flush()))  # by the producer's thread
     log.scan("t").to_arrow()  # imports count as calls
-    plain = log.consumer("t", auto_offset_reset="earliest")
+    plain = log.consumer("t", auto_offset_reset="earliest", fetch_min_bytes=2)  # without the shorter path to a short log
     traced(lambda: plain.poll(60))
     traced(lambda: log.scan("t", start_time=0, end_time=2**42).to_arrow())
     member = log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)

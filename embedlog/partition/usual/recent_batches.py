@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from typing import Final, Protocol
 
-RECENT_BYTES_MAX: Final = 8 << 20
+RECENT_BYTES_MAX: Final = 3 << 20  # more would leave the caches of the processor: then each new batch costs more
 
 
 class Owner(Protocol):

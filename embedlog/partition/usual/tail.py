@@ -4,7 +4,7 @@ TAIL-1  one call reads the control page and the bytes after the position, and ve
 TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not compressed, few unread bytes. For
         committed readers there is no aborted and no open transaction before the end. In all other cases the answer is None, and
         the reader fetches instead, which finds out why
-TAIL-3  a tail begins at the end of the log, or at the start of an active segment that fits into its buffer: there the digest is 0
+TAIL-3  a tail begins at the end of the log, or at the start of an active segment that fits into its buffer. There the digest is 0
 TAIL-4  the state belongs to the reader: position and expected digest of the next batch
 """
 
