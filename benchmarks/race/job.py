@@ -25,6 +25,7 @@ class Job:
     threads: int = 1
     samples: int = 0  # of a latency
     record_bytes: int = 100
+    spin: bool = False  # a reader that waits takes a processor
     jars: str = ""  # of Java peers
 
     def as_json(self) -> str:

@@ -77,7 +77,7 @@ class Race:
             "count": max(1, (workload.total_bytes or self.scale.total_bytes) // workload.record_bytes // workload.processes),
             "seconds": self.scale.fill_seconds * 10 if workload.total_bytes else self.scale.seconds,
             "batch": workload.batch, "codec": workload.codec, "durable": workload.durable, "threads": workload.threads,
-            "samples": self.scale.samples if workload.latency else 0, "record_bytes": workload.record_bytes,
+            "spin": workload.spin, "samples": self.scale.samples if workload.latency else 0, "record_bytes": workload.record_bytes,
         }  # fmt: skip
         return Job(**(asked | more))
 
@@ -127,7 +127,9 @@ class Race:
         results = self.figures.setdefault(workload.key, {})
         able = []
         for peer in self.peers:
-            if reason := peer.reason(workload.turn, workload.codec) or (workload.durable and peer.reason("durable", "none")):
+            promised = [name for name, asked in (("durable", workload.durable), ("spin", workload.spin)) if asked]
+            reasons = [peer.reason(name, workload.codec) for name in (workload.turn, *promised)]
+            if reason := next(filter(None, reasons), ""):
                 results[peer.NAME] = {"lacks": reason}
             elif workload.store and peer.NAME not in filled:
                 results[peer.NAME] = {"lacks": "its store could not be filled"}

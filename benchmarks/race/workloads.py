@@ -49,6 +49,7 @@ class Workload:
     threads: int = 1
     processes: int = 1
     latency: bool = False
+    spin: bool = False
     total_bytes: int = 0  # 0: that of the scale
 
     @property
@@ -66,6 +67,8 @@ class Workload:
             parts.append(f"threads={self.threads}")
         if self.turn == "processes":
             parts.append(f"processes={self.processes}")
+        if self.spin:
+            parts.append("spin")
         if self.total_bytes:
             parts.append(size_text(self.total_bytes))
         return "/".join(parts)
@@ -136,6 +139,7 @@ def workloads(scale: Scale) -> list[Workload]:
         _read("read/records", KB), _read("read/columns", KB), _read("read/records", 100 * KB),
         Workload("tail", "acknowledged", "append one record, until it is kept", latency=True),
         Workload("tail", "tail", "from the append to a reader in another process", latency=True),
+        Workload("tail", "tail", "the same, to a reader that spins", latency=True, spin=True),
         Workload("durable", "durable", "1 writer", durable=True),
         Workload("durable", "durable", "16 writers", durable=True, threads=16),
         *(Workload("processes", "processes", f"append by {n} process{'es' * (n > 1)}", processes=n) for n in (1, 2, 4)),

@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import java.util.zip.CRC32;
 import net.openhft.chronicle.bytes.Bytes;
 import net.openhft.chronicle.bytes.SyncMode;
@@ -32,6 +33,7 @@ public final class ChronicleTurn {
     private static final RollCycle CYCLE = RollCycles.FAST_DAILY;
     private static final long BASE_MS = 1_700_000_000_000L;
     private static final double WARM_S = 0.7;
+    private static final long PAUSE_NS = 500_000; // of a reader, as in benchmarks/race/peers/stamped.py
 
     private final Map<String, String> job = new HashMap<>();
     private final File where;
@@ -40,6 +42,7 @@ public final class ChronicleTurn {
     private final double seconds;
     private final boolean durable;
     private final int samples;
+    private final boolean spin;
 
     private ChronicleTurn(String[] words) throws Exception {
         for (String word : Arrays.asList(words).subList(1, words.length)) {
@@ -50,6 +53,7 @@ public final class ChronicleTurn {
         count = Long.parseLong(job.get("count"));
         seconds = Double.parseDouble(job.get("seconds"));
         durable = job.get("durable").equals("True");
+        spin = job.get("spin").equals("True");
         samples = Integer.parseInt(job.get("samples"));
         try (DataInputStream file = new DataInputStream(new BufferedInputStream(new FileInputStream(job.get("values")), 1 << 20))) {
             while (true) {
@@ -273,7 +277,8 @@ public final class ChronicleTurn {
             for (int at = 0; at < samples; ) {
                 try (DocumentContext context = tailer.readingDocument()) {
                     if (!context.isPresent()) {
-                        Thread.onSpinWait();
+                        if (spin) Thread.onSpinWait();
+                        else LockSupport.parkNanos(PAUSE_NS);
                         continue;
                     }
                     value = value(context, value);

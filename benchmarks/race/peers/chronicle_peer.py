@@ -35,7 +35,7 @@ class ChroniclePeer(Peer):
     INSTALL = "Java 17 with its compiler, and Maven: `make race` fetches the jars"
     CHECKSUM = "none"
     SETTINGS = (
-        "a warm JVM; `writingDocument`, blocks of 256 MB, `SyncMode.NONE`; its reader spins; "
+        "a warm JVM; `writingDocument`, blocks of 256 MB, `SyncMode.NONE`; its reader looks each 0.5 ms; "
         "for columns the same loop over records"
     )
     DURABLE = "`SyncMode.SYNC` and `appender.sync()` after each record"

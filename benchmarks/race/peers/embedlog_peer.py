@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NEVER_MS = 9_223_372_036_854_775_807
+SPIN_US = 10_000
 
 
 class EmbedlogPeer(Peer):
@@ -64,7 +65,8 @@ class EmbedlogPeer(Peer):
 
     def open_reader(self) -> None:
         self._open(read_only=True)
-        self._consumer = self._stack.enter_context(self._log.consumer(max_poll_records=10_000, auto_offset_reset="earliest"))
+        reading = {"max.poll.records": 10_000, "auto.offset.reset": "earliest", "poll.spin.us": SPIN_US if self.job.spin else 0}
+        self._consumer = self._stack.enter_context(self._log.consumer(config=reading))
         self._consumer.assign([self._partition])
 
     def records(self, first: int) -> Iterator[Values]:
@@ -82,7 +84,8 @@ class EmbedlogPeer(Peer):
 
     def value_at(self, offset: int) -> bytes:
         self._consumer.seek(self._partition, offset)
-        return self._consumer.poll(max_records=1)[0].value
+        value: bytes = self._consumer.poll(max_records=1)[0].value
+        return value
 
     def value_since(self, time_ms: int) -> bytes:
         found = self._consumer.offsets_for_times({self._partition: time_ms})[self._partition]

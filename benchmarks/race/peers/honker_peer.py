@@ -27,6 +27,7 @@ class HonkerPeer(Peer):
     LACKS: ClassVar = {
         "codec": "no compression",
         "time": "it keeps times of one second, without an index",
+        "spin": "its watcher looks once in a millisecond",
         "durable": "its connections have `synchronous=NORMAL`, which syncs no commit",
     }
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 BROKER_SETTINGS = "one broker of Kafka on the same cores, its files on the same disk"
 DURABLE = "`acks=all`, `flush.messages=1` at the topic: the broker syncs before it answers"
-LACKS: dict[str, str] = {}
+LACKS = {"spin": "its reader waits for an answer of the broker"}

@@ -19,7 +19,10 @@ class LmdbPeer(Peer):
     MODULES = ("lmdb",)
     DISTRIBUTION = "lmdb"
     CHECKSUM = "none"
-    SETTINGS = "`sync=False`, `putmulti(append=True)`; one transaction for each batch, or for 10,000 singles; no read-ahead"
+    SETTINGS = (
+        "`sync=False`, `putmulti(append=True)`; one transaction for each batch, or for 10,000 singles; no read-ahead; "
+        "its reader looks each 0.5 ms"
+    )
     DURABLE = "`sync=True`, a transaction for each record"
     LACKS: ClassVar = {"codec": "no compression"}
 
@@ -105,7 +108,7 @@ class LmdbPeer(Peer):
                 found = [self._kept(transaction, number)[8:] for number in range(last, count)]
             last = count
             if not found:
-                pause()
+                pause(self.job)
             yield found
 
     def close(self) -> None:

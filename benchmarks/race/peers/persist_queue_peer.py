@@ -23,6 +23,7 @@ class PersistQueuePeer(Peer):
         "codec": "no compression",
         "offset": "a queue: only its first record can be read",
         "time": "a queue: only its first record can be read",
+        "spin": "see before",
         "tail": "its reader does not see records of another process",
         "processes": "one process at a time",
     }

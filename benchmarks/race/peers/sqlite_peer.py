@@ -20,7 +20,8 @@ class SqlitePeer(Peer):
     TITLE = "SQLite (WAL)"
     CHECKSUM = "of WAL frames, none of the database"
     SETTINGS = (
-        "WAL, `synchronous=OFF`, pages of 8 kB, cache and map of 256 MB; one transaction for each batch, or for 10,000 singles"
+        "WAL, `synchronous=OFF`, pages of 8 kB, cache and map of 256 MB; one transaction for each batch, or for 10,000 singles; "
+        "its reader looks each 0.5 ms"
     )
     DURABLE = "`synchronous=FULL`, a connection for each thread"
     LACKS: ClassVar = {"codec": "no compression"}
@@ -98,7 +99,7 @@ class SqlitePeer(Peer):
             found = self._db.execute("SELECT value FROM log WHERE number > ? ORDER BY number", (last,)).fetchall()
             last += len(found)
             if not found:
-                pause()
+                pause(self.job)
             yield [value for (value,) in found]
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from ..job import Job
+
 NUMBER = struct.Struct(">Q")  # keys sort as numbers
 TIME = struct.Struct("<q")
 POLL_S = 0.0005  # a reader without a wake-up looks this often
@@ -35,5 +37,7 @@ def first_since(time_of: Callable[[int], int], count: int, time_ms: int) -> int:
     return low
 
 
-def pause() -> None:
-    time.sleep(POLL_S)
+def pause(job: Job) -> None:
+    """The rest between two looks of a reader, unless it spins."""
+    if not job.spin:
+        time.sleep(POLL_S)
