@@ -47,22 +47,25 @@ def main() -> int:
             say(f"{name}: not installed ({missing}): {PEERS[name].INSTALL}")
     groups, scale = chosen.only or [*GROUPS, *OTHERS], SCALES[chosen.scale]
     results: dict[str, Any] = {}
+
+    def save(found: dict[str, Any]) -> None:
+        if chosen.json:
+            chosen.json.write_text(pages.as_text(pages.rounded(found)))
+
     with workspace(chosen.directory) as directory:
         if any(name in GROUPS for name in groups):
-            results = run(scale, directory, groups, names, chosen.match, say)
+            results = run(scale, directory, groups, names, chosen.match, say, save)
         if "cost" in groups:
-            with conditions() as found:
+            with conditions(directory) as found:
                 dimensions = sizes.run(scale.name, directory, scale.rounds, say)
             results["sizes"] = {"conditions": found, "dimensions": dimensions}
         if "spark" in groups:
-            with conditions() as found:
+            with conditions(directory) as found:
                 compared = spark.run(scale.name, scale.rounds, directory)
             results["spark"] = {"conditions": found} | compared
-    results = pages.rounded(results)
-    if chosen.json:
-        chosen.json.write_text(pages.as_text(results))
+    save(results)
     if chosen.keep:
-        pages.keep(results)
+        pages.keep(pages.rounded(results))
     return 0
 
 

@@ -30,15 +30,22 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
+def file_system(directory: Path) -> str:
+    """The type of the file system of a directory."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    inside = [(len(point), kind) for point, kind in mounts if directory.resolve().is_relative_to(point)]
+    return max(inside)[1]
+
+
 def load() -> str:
     return " ".join(f"{each:.1f}" for each in os.getloadavg())
 
 
 @contextmanager
-def conditions() -> Iterator[dict[str, str]]:
-    """Date, commit and load of a part of the run; complete when the block ends."""
+def conditions(directory: Path) -> Iterator[dict[str, str]]:
+    """Date, commit, load and file system of a part of the run; complete when the block ends."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    found = {"date": date, "commit": commit(), "load_before": load()}
+    found = {"date": date, "commit": commit(), "load_before": load(), "files": file_system(directory)}
     began = time.monotonic()
     yield found
     found |= {"load_after": load(), "minutes": f"{(time.monotonic() - began) / 60:.1f}"}
@@ -77,7 +84,8 @@ class Race:
             "count": max(1, (workload.total_bytes or self.scale.total_bytes) // workload.record_bytes // workload.processes),
             "seconds": self.scale.fill_seconds * 10 if workload.total_bytes else self.scale.seconds,
             "batch": workload.batch, "codec": workload.codec, "durable": workload.durable, "threads": workload.threads,
-            "spin": workload.spin, "samples": self.scale.samples if workload.latency else 0, "record_bytes": workload.record_bytes,
+            "spin": workload.spin, "samples": self.scale.samples if workload.latency else 0,
+            "record_bytes": workload.record_bytes,
         }  # fmt: skip
         return Job(**(asked | more))
 
@@ -150,17 +158,19 @@ class Race:
         shown = (f"{name} {min(each[measure(workload)]):,.4g}" for name, each in results.items() if measure(workload) in each)
         self.say(f"{workload.key}: " + ", ".join(shown))
 
-    def run_all(self, chosen: Iterable[Workload]) -> None:
+    def run_all(self, chosen: Iterable[Workload]) -> Iterator[Workload]:
+        """Run the workloads, those of one store together; each is returned when it has run."""
         stores: dict[str, list[Workload]] = {}
         for workload in chosen:
             if workload.store:
                 stores.setdefault(workload.store, []).append(workload)
             else:
                 self.run(workload, {})
+                yield workload
         for readers in stores.values():
-            self.run_readers(readers)
+            yield from self.run_readers(readers)
 
-    def run_readers(self, readers: list[Workload]) -> None:
+    def run_readers(self, readers: list[Workload]) -> Iterator[Workload]:
         """The workloads that read one store."""
         filled: dict[str, Filled] = {}
         try:
@@ -172,6 +182,7 @@ class Race:
                         self.say(f"{peer.NAME}: {short(problem)}")
             for workload in readers:
                 self.run(workload, filled)
+                yield workload
         finally:
             for each in filled.values():
                 self.stores.remove(each.place)
@@ -214,13 +225,28 @@ def facts(peer: type[Peer]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def run(scale: Scale, directory: Path, groups: list[str], names: list[str], match: str, say: Callable[[str], None]) -> Results:
-    """All chosen workloads; the results as JSON keeps them."""
+def run(
+    scale: Scale,
+    directory: Path,
+    groups: list[str],
+    names: list[str],
+    match: str,
+    say: Callable[[str], None],
+    save: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """All chosen workloads; the results as JSON keeps them. `save` receives those so far after each workload."""
     peers = [PEERS[name] for name in names if not PEERS[name].missing()]
     chosen = [each for each in workloads(scale) if each.group in groups and match in each.key]
-    with conditions() as found, Stores(directory) as stores:
+    with conditions(directory) as found, Stores(directory) as stores:
         race = Race(scale, directory, stores, peers, say)
-        race.run_all(chosen)
+        for _ in race.run_all(chosen):
+            save(results_of(race, chosen, names, found | {"load_after": load(), "minutes": "0"}))
+    return results_of(race, chosen, names, found)
+
+
+def results_of(race: Race, chosen: list[Workload], names: list[str], found: dict[str, str]) -> Results:
+    """What JSON keeps, of the workloads that have run."""
+    scale, chosen = race.scale, [each for each in chosen if each.key in race.figures]
     return {
         "machine": machine(), "conditions": found, "scale": scale.name, "rounds": scale.rounds,
         "kafka": Stores.kafka_version, "peers": {name: facts(PEERS[name]) for name in names},

@@ -95,7 +95,8 @@ def title(results: Results, peer: str) -> str:
 def conditions(found: dict[str, str]) -> str:
     """Time, commit and load of a part."""
     return (
-        f"{found['date']}, commit {found['commit']}, {found['minutes']} minutes. Load of the machine (1, 5, 15 minutes): "
+        f"{found['date']}, commit {found['commit']}, {found['minutes']} minutes, files on {found['files']}. "
+        "Load of the machine (1, 5, 15 minutes): "
         f"{found['load_before']} before, {found['load_after']} after.\n\n"
     )
 
@@ -108,7 +109,8 @@ def machine(results: Results) -> str:
         f"{where['core']}; broker: Kafka {results['kafka']}. Scale `{results['scale']}`, {results['rounds']} repetitions.\n"
     )
     text += conditions(results["conditions"])
-    if float(results["conditions"]["load_after"].split()[1]) > BUSY:
+    loads = [float(results["conditions"][name].split()[1]) for name in ("load_before", "load_after")]
+    if max(loads) > BUSY:
         text += (
             f"**The machine was busy**: the race itself makes a load of 1 to {BUSY:g}, and other programs made the rest. "
             "Absolute figures are far below those of a quiet machine, spreads are wide, and a ratio near 1 says nothing. "
@@ -217,8 +219,8 @@ A ratio above 1 means that embedlog is better: more records/s, or fewer µs.
 """
 
 
-SIZES_INTRO = """embedlog alone, as `make race ARGS="--only cost"` measures it: records of 1 kB for bytes, one record of 100 bytes
-in each partition, and segments of 16 kB. *Flat* means that the largest median is below 1.5 times the smallest.
+SIZES_INTRO = """embedlog alone, as `make race ARGS="--only cost"` measures it: records of 1 kB for bytes, 20,000 records of
+100 bytes in all partitions together, and segments of 16 kB. *Flat* means that the largest median is below 1.5 times the smallest.
 
 """
 
