@@ -15,7 +15,7 @@ from .workloads import size_text
 OURS = "embedlog"
 Results = dict[str, Any]
 MEASURES = {"records_s": ("records/s", True), "p50_us": ("µs, p50", False), "p99_us": ("µs, p99", False)}
-FLAT = 1.5  # the largest median over the smallest, of a cost that counts as flat on a shared machine
+FLAT = 1.5  # the largest cost over the smallest, of one that counts as flat on a shared machine
 BUSY = 2.5  # a load above this comes from other programs
 EVEN = 0.05  # of a ratio: below this difference a row is neither won nor lost
 
@@ -220,7 +220,8 @@ A ratio above 1 means that embedlog is better: more records/s, or fewer µs.
 
 
 SIZES_INTRO = """embedlog alone, as `make race ARGS="--only cost"` measures it: records of 1 kB for bytes, 20,000 records of
-100 bytes in all partitions together, and segments of 16 kB. *Flat* means that the largest median is below 1.5 times the smallest.
+100 bytes in all partitions together, and segments of 16 kB. *Flat* means that the largest is below 1.5 times
+the smallest, by the least value of each size: other load only adds to a cost.
 
 """
 
