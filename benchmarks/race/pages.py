@@ -9,6 +9,7 @@ from typing import Any
 
 from . import plots, tables
 from .processes import ROOT
+from .workloads import GROUPS
 
 PAGE = ROOT / "docs" / "race.md"
 PLOTS = ROOT / "docs" / "race"
@@ -51,13 +52,26 @@ def names(results: dict[str, Any]) -> dict[str, str]:
 
 
 def keep(results: dict[str, Any]) -> None:
-    """Replace the parts that were measured, and write the page."""
+    """Replace the groups and parts that were measured, and write the page."""
     kept = load() if RESULTS.exists() else {}
-    if "figures" in results:
-        kept = {name: kept[name] for name in ("sizes", "spark") if name in kept}
     PLOTS.mkdir(exist_ok=True)
-    RESULTS.write_text(as_text(kept | results))
+    RESULTS.write_text(as_text(merged(kept, results)))
     write(load())
+
+
+def merged(kept: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """The kept results with all groups and parts of new ones in place of their own."""
+    found = kept | results
+    if kept.get("groups") and results.get("groups"):
+        others = [each for each in kept["workloads"] if each["group"] not in results["groups"]]
+        keys = {each["key"] for each in others}
+        found["figures"] = {key: each for key, each in kept["figures"].items() if key in keys} | results["figures"]
+        found["workloads"] = sorted(others + results["workloads"], key=lambda each: list(GROUPS).index(each["group"]))
+        found["groups"] = {name: (kept["groups"] | results["groups"]).get(name) for name in GROUPS}
+        found["groups"] = {name: each for name, each in found["groups"].items() if each}
+        found["stores"] = kept["stores"] | results["stores"]
+        found["peers"] = kept["peers"] | results["peers"]
+    return found
 
 
 def write(results: dict[str, Any]) -> list[Path]:

@@ -248,7 +248,7 @@ def results_of(race: Race, chosen: list[Workload], names: list[str], found: dict
     """What JSON keeps, of the workloads that have run."""
     scale, chosen = race.scale, [each for each in chosen if each.key in race.figures]
     return {
-        "machine": machine(), "conditions": found, "scale": scale.name, "rounds": scale.rounds,
+        "machine": machine(), "scale": scale.name, "rounds": scale.rounds,
         "kafka": Stores.kafka_version, "peers": {name: facts(PEERS[name]) for name in names},
         "workloads": [
             {"key": each.key, "group": each.group, "title": each.title, "record": each.record_bytes, "kind": each.kind,
@@ -256,6 +256,10 @@ def results_of(race: Race, chosen: list[Workload], names: list[str], found: dict
              "size": each.total_bytes}
             for each in chosen
         ],
-        "groups": {name: text for name, text in GROUPS.items() if any(each.group == name for each in chosen)},
+        "groups": {
+            name: {"title": text, "conditions": found}
+            for name, text in GROUPS.items()
+            if any(each.group == name for each in chosen)
+        },
         "figures": race.figures, "stores": race.filled,
     }  # fmt: skip

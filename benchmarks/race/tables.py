@@ -106,11 +106,10 @@ def machine(results: Results) -> str:
     where = results["machine"]
     text = (
         f"{where['cores']} cores of {where['cpu']}, {where['memory']}, Linux {where['kernel']}, CPython {where['python']}, "
-        f"{where['core']}; broker: Kafka {results['kafka']}. Scale `{results['scale']}`, {results['rounds']} repetitions.\n"
+        f"{where['core']}; broker: Kafka {results['kafka']}. Scale `{results['scale']}`, {results['rounds']} repetitions.\n\n"
     )
-    text += conditions(results["conditions"])
-    loads = [float(results["conditions"][name].split()[1]) for name in ("load_before", "load_after")]
-    if max(loads) > BUSY:
+    loads = [group["conditions"][name] for group in results["groups"].values() for name in ("load_before", "load_after")]
+    if max(float(each.split()[1]) for each in loads) > BUSY:
         text += (
             f"**The machine was busy**: the race itself makes a load of 1 to {BUSY:g}, and other programs made the rest. "
             "Absolute figures are far below those of a quiet machine, spreads are wide, and a ratio near 1 says nothing. "
@@ -184,7 +183,27 @@ def peers(results: Results) -> str:
 
 
 # One sentence for each curve of the sizes that is not flat.
-EXPLAINED: dict[tuple[str, str], str] = {}
+EXPLAINED = {
+    ("bytes", "scan_us"): "10 MB are 5 ms, less than a slice of the scheduler; larger scans share the processor with other load.",
+    (
+        "bytes",
+        "point_us",
+    ): "10 MB nearly fit into the verified batches that are kept; above, a read verifies a batch of up to 1 MiB.",
+    ("bytes", "memory_mib"): "The buffers of scans grow to their bound.",
+    ("partitions", "append_us"): "Records for random partitions share few batches, and the first one opens its partition.",
+    ("partitions", "scan_us"): "A scan opens each partition: about 0.2 ms.",
+    ("partitions", "point_us"): "With many partitions few batches and files are at hand; each read opens and verifies.",
+    ("partitions", "memory_mib"): "About 40 kB for each partition in use.",
+    ("partitions", "descriptors"): "They grow to the bound of `max.open.files` (400), which keeps those of used partitions.",
+    (
+        "segments",
+        "append_us",
+    ): "A segment of 16 kB is full after about 130 records; then a new one is made.",
+    ("segments", "scan_us"): "Each segment has 16 records and costs its opening: about 0.5 ms.",
+    ("segments", "point_us"): "A read opens the segment of its offset, unless it was used before.",
+    ("segments", "open_ms"): "It does not follow the number: other load.",
+    ("segments", "descriptors"): "They grow to the bound of one partition.",
+}
 
 
 def sizes(results: Results) -> str:
@@ -250,11 +269,9 @@ def spark(found: dict[str, Any]) -> str:
 def page(results: Results) -> str:
     """The whole page."""
     parts = [HEAD, machine(results), "\n## Lost\n\n", lost(results)]
-    for name, text in results["groups"].items():
-        parts.append(f"\n## {text}\n\n")
-        if name in FILES:
-            parts.append(f"![{text}](race/{FILES[name]})\n\n")
-        parts.append(group(results, name))
+    for name, found in results["groups"].items():
+        picture = f"![{found['title']}](race/{FILES[name]})\n\n"
+        parts.append(f"\n## {found['title']}\n\n{conditions(found['conditions'])}{picture}{group(results, name)}")
     if results.get("spark"):
         parts += ["\n## Spark\n\n", spark(results["spark"])]
     if results.get("sizes"):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterator
 from typing import Any, TypeVar
 
 from .base import Peer, Values
-from .kafka_facts import BROKER_SETTINGS, DURABLE, LACKS
+from .kafka_facts import BROKER_SETTINGS, DURABLE, LACKS, fetch_bytes
 
 T = TypeVar("T")
 
@@ -21,8 +21,8 @@ class AiokafkaPeer(Peer):
     BROKER = True
     CHECKSUM = "CRC-32C of each batch, verified by broker and reader"
     SETTINGS = (
-        "`send()` and `send_batch()` of 1 MB, linger 5 ms (0 for latencies); `getmany(10000)`, fetches of 8 MB; "
-        + BROKER_SETTINGS
+        "`send()` and `send_batch()` of 1 MB, linger 5 ms (0 for latencies); `getmany(10000)`, "
+        "fetches of 8 MB (64 kB for latencies); " + BROKER_SETTINGS
     )
     DURABLE = DURABLE + "; tasks instead of threads"
     LACKS = LACKS
@@ -101,7 +101,7 @@ class AiokafkaPeer(Peer):
 
         self._partition = TopicPartition(self.job.topic, 0)
         found = AIOKafkaConsumer(
-            bootstrap_servers=self.job.where, enable_auto_commit=False, max_partition_fetch_bytes=8 << 20,
+            bootstrap_servers=self.job.where, enable_auto_commit=False, max_partition_fetch_bytes=fetch_bytes(self.job),
             check_crcs=True, fetch_max_wait_ms=10, auto_offset_reset="earliest", group_id=None,
         )  # fmt: skip
         await found.start()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .base import Peer, Values
-from .kafka_facts import BROKER_SETTINGS, DURABLE, LACKS
+from .kafka_facts import BROKER_SETTINGS, DURABLE, LACKS, fetch_bytes
 
 CONSUMED = 10_000
 
@@ -20,7 +20,8 @@ class ConfluentPeer(Peer):
     BROKER = True
     CHECKSUM = "CRC-32C of each batch, verified by broker and reader (`check.crcs`)"
     SETTINGS = (
-        "`produce()`, batches of 1 MB, linger 5 ms (0 for latencies); `consume(10000)`, fetches of 8 MB; " + BROKER_SETTINGS
+        "`produce()`, batches of 1 MB, linger 5 ms (0 for latencies); `consume(10000)`, fetches of 8 MB (64 kB for latencies); "
+        + BROKER_SETTINGS
     )
     DURABLE = DURABLE
     LACKS = LACKS
@@ -89,7 +90,8 @@ class ConfluentPeer(Peer):
 
         return Consumer({
             "bootstrap.servers": self.job.where, "group.id": "race", "enable.auto.commit": False, "check.crcs": True,
-            "fetch.message.max.bytes": 8 << 20, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1 << 20,
+            "fetch.message.max.bytes": fetch_bytes(self.job), "queued.min.messages": 1 if self.job.samples else 1_000_000,
+            "queued.max.messages.kbytes": 1 << 20, "fetch.queue.backoff.ms": 1,
             "fetch.wait.max.ms": 10, "enable.auto.offset.store": False, "auto.offset.reset": "earliest",
         })  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .base import Peer, Values
-from .kafka_facts import BROKER_SETTINGS, DURABLE, LACKS
+from .kafka_facts import BROKER_SETTINGS, DURABLE, LACKS, fetch_bytes
 
 
 class KafkaPythonPeer(Peer):
@@ -16,7 +16,10 @@ class KafkaPythonPeer(Peer):
     DISTRIBUTION = "kafka-python"
     BROKER = True
     CHECKSUM = "CRC-32C of each batch, verified by broker and reader"
-    SETTINGS = "`send()`, batches of 128 kB, linger 5 ms (0 for latencies); `poll`, fetches of 8 MB; " + BROKER_SETTINGS
+    SETTINGS = (
+        "`send()`, batches of 128 kB, linger 5 ms (0 for latencies); `poll`, fetches of 8 MB (64 kB for latencies); "
+        + BROKER_SETTINGS
+    )
     DURABLE = DURABLE
     LACKS = LACKS
 
@@ -52,7 +55,7 @@ class KafkaPythonPeer(Peer):
         self._partition = TopicPartition(self.job.topic, 0)
         found = KafkaConsumer(
             bootstrap_servers=self.job.where, enable_auto_commit=False, max_poll_records=10_000, check_crcs=True,
-            max_partition_fetch_bytes=8 << 20, fetch_max_wait_ms=10, auto_offset_reset="earliest", group_id=None,
+            max_partition_fetch_bytes=fetch_bytes(self.job), fetch_max_wait_ms=10, auto_offset_reset="earliest", group_id=None,
         )  # fmt: skip
         found.assign([self._partition])
         return found
