@@ -61,7 +61,7 @@ def main() -> int:
             results["sizes"] = {"conditions": found, "dimensions": dimensions}
         if "spark" in groups:
             with conditions(directory) as found:
-                compared = spark.run(scale.name, scale.rounds, directory)
+                compared = spark.run(scale.name, directory)
             results["spark"] = {"conditions": found} | compared
     save(results)
     if chosen.keep:
