@@ -82,12 +82,18 @@ class Race:
         asked: dict[str, Any] = {
             "where": place.where, "values": str(self.values(workload)), "topic": place.topic,
             "count": max(1, (workload.total_bytes or self.scale.total_bytes) // workload.record_bytes // workload.processes),
-            "seconds": self.scale.fill_seconds * 10 if workload.total_bytes else self.scale.seconds,
+            "seconds": self.seconds(workload),
             "batch": workload.batch, "codec": workload.codec, "durable": workload.durable, "threads": workload.threads,
             "spin": workload.spin, "samples": self.scale.samples if workload.latency else 0,
             "record_bytes": workload.record_bytes,
         }  # fmt: skip
         return Job(**(asked | more))
+
+    def seconds(self, workload: Workload) -> float:
+        """The longest time of a turn; syncs are few, so they are counted for longer."""
+        if workload.total_bytes:
+            return self.scale.fill_seconds * 10
+        return self.scale.seconds * (3 if workload.durable else 1)
 
     def deadline_s(self, workload: Workload) -> float:
         return 90 + 20 * self.scale.fill_seconds * (10 if workload.total_bytes else 1)

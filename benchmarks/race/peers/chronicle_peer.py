@@ -38,7 +38,7 @@ class ChroniclePeer(Peer):
         "a warm JVM; `writingDocument`, blocks of 256 MB, `SyncMode.NONE`; its reader looks each 0.5 ms; "
         "for columns the same loop over records"
     )
-    DURABLE = "`SyncMode.SYNC` and `appender.sync()` after each record"
+    DURABLE = "`SyncMode.SYNC` and `appender.sync()` after each record; threads share an appender"
     LACKS: ClassVar = {"codec": "no compression"}
 
     @classmethod
