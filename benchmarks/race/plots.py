@@ -31,7 +31,7 @@ def parts(results: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def draw(results: dict[str, Any], group: str, names: dict[str, str]) -> bytes:
-    """One plot: a panel for each workload, a bar for each peer, on a logarithmic axis."""
+    """One plot: a panel for each workload, a line for each peer with a dot at its median, on a logarithmic axis."""
     workloads = [each for each in results["workloads"] if each["group"] == group]
     columns = 2 if len(workloads) > 1 else 1
     lines = (len(workloads) + columns - 1) // columns
@@ -66,10 +66,12 @@ def panel(axes: Any, results: dict[str, Any], workload: dict[str, Any], title: s
         values = shown[peer][measure]
         middle = statistics.median(values)
         most = statistics.median(shown[peer]["p99_us"]) if "p99_us" in shown[peer] else max(values)
-        axes.barh(at, middle, color=OURS_COLOR if peer == "embedlog" else THEIR_COLOR)
-        axes.plot([min(values), most], [at, at], color="black", linewidth=1)
+        color = OURS_COLOR if peer == "embedlog" else THEIR_COLOR
+        axes.plot([min(values), most], [at, at], color=color, linewidth=2)
+        axes.plot([middle], [at], color=color, marker="o", markersize=6)
     axes.set_yticks(range(len(best)), [results["peers"][peer]["title"] for peer in best])
     axes.set_xscale("log")
+    axes.minorticks_off()
     axes.set_xlabel(LABELS[measure])
     axes.set_title(title)
 
@@ -84,6 +86,7 @@ def draw_sizes(found: dict[str, Any], dimension: str) -> bytes:
             axes.fill_between(sizes, [min(each) for each in values], [max(each) for each in values], color=OURS_COLOR, alpha=0.2)
             axes.set_xscale("log")
             axes.set_yscale("log")
+            axes.minorticks_off()
             low, high = min(map(min, values)), max(map(max, values))
             axes.set_ylim(low / 4, high * 4)
             axes.set_title(title)
