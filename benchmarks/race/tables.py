@@ -59,6 +59,11 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def times(ratio: float) -> str:
+    """A ratio, also a very small one."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.1g}" if ratio < 0.01 else f"{ratio:.3f}"
+
+
 def spread(values: list[float]) -> str:
     """Median, least and most."""
     if len(values) == 1:
@@ -127,7 +132,7 @@ def lost(results: Results) -> str:
     body = (
         [
             name_of(row.workload), title(results, row.peer), MEASURES[row.measure][0], spread(row.ours), spread(row.theirs),
-            f"{row.ratio:.2f}",
+            times(row.ratio),
         ]
         for row in found
     )  # fmt: skip
@@ -147,7 +152,7 @@ def group(results: Results, name: str) -> str:
                 label = ""
             mine = [row for row in rows(results) if row.workload is workload and row.measure == measure]
             for row in sorted(mine, key=lambda row: row.ratio):
-                ratio = f"{row.ratio:.2f}"
+                ratio = times(row.ratio)
                 body.append([label, title(results, row.peer), unit, spread(row.theirs), ratio])
                 label = ""
         for reason, peers in reasons(results, figures).items():
