@@ -10,6 +10,8 @@ LEADERS-6  the settings allow an unclean election after this process has found n
     that is absent for a moment costs nothing
 LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a broker or a process without the
     set. A decision raises the leader epoch above it (ELECT-11)
+LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo each other for ever. The pauses
+    of a node end when this process has used it with success in between: then its next failure is one for all
 """
 
 from __future__ import annotations
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed
-LATEST: Final = 2**31 - 1
 UNCLEAN_NS: Final = 9_000_000_000  # Kafka's broker.session.timeout.ms
 ELECTIONS_MAX: Final = 500  # in one decision: a batch has room for them
 
@@ -76,7 +77,7 @@ class Leaders(PartitionDirectories):
 
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
         super().__init__(directories, decisions, place, topic)
-        self._elections = Limit()
+        self._elections: dict[int, Limit] = {}  # by the node that was the leader (LEADERS-8)
         self.unclean_default = False  # the setting of the log, for a topic without its own
         self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
@@ -101,7 +102,7 @@ class Leaders(PartitionDirectories):
             present = found is None and self._is_present(decided)  # if so, the copy that was read is older than the page
             if present:
                 reason = self._rise_to_leader(decided, deadline_ns)
-            elif system.boot_ns() < self._elections.next_ns():
+            elif self._is_paused(decided.leader):
                 reason = "its leader fails for this process only"
             else:
                 reason = self._elect(deadline_ns)
@@ -239,7 +240,7 @@ class Leaders(PartitionDirectories):
             return str(problem)
         if not isinstance(found, Refusal):
             for each in (self, *others):
-                each._elections.made()
+                each._elections.setdefault(leader, Limit()).made()
         unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
         if not isinstance(found, Refusal) or found is Refusal.ELECTION_NOT_NEEDED:
@@ -307,16 +308,24 @@ class Leaders(PartitionDirectories):
         _, replica = leader.partition.replica.published()
         return bool(replica.maximal_isr >> self._directories.slots()[node] & 1)
 
+    def _is_paused(self, leader: int) -> bool:
+        limit = self._elections.get(leader)
+        return limit is not None and system.boot_ns() < limit.next_ns()
+
+    def note_worked(self, node: int) -> None:
+        """This process has used a node with success: its next failure is a new one (LEADERS-8)."""
+        self._elections.pop(node, None)
+
     def _also_lost(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one, and that can have a new one."""
-        state, now_ns, found = self._decisions.hint(), system.boot_ns(), list[Leaders]()
+        state, found = self._decisions.hint(), list[Leaders]()
         own = state.partitions.get(self._place)
         for each in self.peers():
             decided = state.partitions.get(each._place)
             if own is None or decided is None or each is self or decided.leader != own.leader or len(found) == ELECTIONS_MAX:
                 continue
             try:
-                due = not each._is_present(decided) and now_ns >= each._elections.next_ns()
+                due = not each._is_present(decided) and not each._is_paused(decided.leader)
                 if due and not isinstance(decide(state, each.election(state, 0)), Refusal):
                     found.append(each)
             except EmbedlogError as problem:
@@ -343,7 +352,7 @@ class Leaders(PartitionDirectories):
         made = member.directory is not None and member.directory.was_made(*self._place) and now.log_end == 0
         complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
-        return Seen(found, member.incarnation, partition.epoch_end(LATEST)[0], now.log_end)
+        return Seen(found, member.incarnation, partition.replica.last_epoch(), now.log_end)
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
         """Raise the high watermark to `end` (`PartitionReplicas`)."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from embedlog._native.replication import Replica
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.partition import Partition
+    from embedlog.partition.replication.replica_log import ReplicaLog
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
@@ -52,7 +53,8 @@ class PartitionReplicas(Leaders):
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
         super().__init__(directories, decisions, place, topic)
         self._joining = threading.Lock()
-        self._evictions: dict[int, Limit] = {}
+        self._used: dict[int, ReplicaLog] = {}  # the followers to which this process copied last
+        self._evictions: dict[int, tuple[Limit, tuple[ReplicaLog | None, int]]] = {}  # with the bytes copied before the last one
         self._in_order: tuple[Decided, int, Partition] | None = None  # the decision, the directories and the leader of `tend`
         self.lags = FollowerLags(directories.lag_ns)
         self._spread = -1  # the last high watermark that the followers got
@@ -180,6 +182,7 @@ class PartitionReplicas(Leaders):
                 self._evict(leader, node, end, deadline_ns)
                 continue
             follower = self._partition(member)
+            self._used[node] = follower.replica
             step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
             try:
                 copy(leader, follower, end, until, step=step)
@@ -198,7 +201,7 @@ class PartitionReplicas(Leaders):
 
     def _evict(self, leader: Leader, node: int, end: int, deadline_ns: int) -> None:
         """Remove a member whose directory fails here. If others took it in again, leave the copying to them for a while."""
-        limit = self._evictions.setdefault(node, Limit())
+        limit = self._eviction_limit(node)
         until = min(limit.next_ns(), deadline_ns)
         page, version = leader.partition.mapped_page, self._directories.version()
         if system.boot_ns() >= until or page is None:
@@ -206,6 +209,21 @@ class PartitionReplicas(Leaders):
             limit.made()
         else:
             self._directories.wait(version, until, [(page, end - 1)])
+
+    def note_worked(self, node: int) -> None:
+        """As `Leaders.note_worked`, also for a follower that this process added to the ISR."""
+        super().note_worked(node)
+        self._evictions.pop(node, None)
+
+    def _eviction_limit(self, node: int) -> Limit:
+        """The pauses of this node: none if this process has copied records to it since the last eviction (LEADERS-8)."""
+        used = self._used.get(node)
+        copied = 0 if used is None else used.copied_bytes
+        limit, before = self._evictions.get(node, (Limit(), (used, copied)))
+        if (used, copied) != before and copied > 0:
+            limit = Limit()
+        self._evictions[node] = limit, (used, copied)
+        return limit
 
     def _check_size(self, leader: Leader, end: int) -> None:
         _, replica = leader.partition.replica.published()
@@ -422,7 +440,10 @@ class PartitionReplicas(Leaders):
             if not leader.partition.replica.join(follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns):
                 return False
             event = AlterIsr(self._place, leader.epoch, decided.partition_epoch, (*decided.isr, node), {node: member.incarnation})
-            return self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up")
+            joined = self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up")
+            if joined:
+                self.note_worked(node)
+            return joined
 
 
 def committed_in(leader: Leader, epoch: int, offset: int) -> bool:

@@ -142,6 +142,7 @@ class ReplicatedPartition(LedPartition):
                     leader.partition.append(
                         run, deadline_ns=lock_deadline, stamp=stamp, flush=alone, progress=progress, followers=followers
                     )
+                    self._replicas.note_worked(leader.node)
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     self._replicas.commit(leader, appended.last_offset + 1, until)

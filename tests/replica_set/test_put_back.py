@@ -137,6 +137,28 @@ def test_records_that_were_written_without_the_set_are_cut(tmp_path: Path, node:
     assert list((tmp_path / f"d{node}" / "t-0").glob("embedlog.cut-*")), "the other records are kept"
 
 
+def test_the_latest_epoch_leads_and_not_the_longest_log(tmp_path: Path) -> None:
+    """All replicas were written without the set. The longest one has records that were never acknowledged by all (REPLICA-8)."""
+    paths = [tmp_path / f"d{node}" for node in NODES]
+    options: dict[str, Any] = {"housekeeping": False, "auto_leader_rebalance_enable": False}
+    with embedlog.open(paths, **options) as log:
+        log.create_topic("t", assignment={0: [1, 2]})
+        send(log, b"before")
+        with log.producer(acks=1) as producer:
+            for _ in range(5):
+                producer.send("t", b"in one directory").result()
+        paths[0].rename(tmp_path / "away")
+        send(log, b"acknowledged")
+        log.housekeep()
+    (tmp_path / "away").rename(paths[0])
+    for path in paths[:2]:
+        with embedlog.open(path, alone=True, **options) as lone:
+            assert values(lone)[0] == b"before"
+    with embedlog.open(paths, **options) as log:
+        assert values(log) == [b"before", b"acknowledged"]
+        assert log.replicas("t").partitions[0].leader == 2
+
+
 def check_none_is_foreign(root: Path, expected: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "embedlog"), opened(root) as log:
         assert values(log) == expected

@@ -15,8 +15,9 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
-from embedlog.errors import StorageError
+from embedlog.errors import ElectionNotNeededError, StorageError
 from embedlog.partition.partition import Partition
+from embedlog.replica_set import open_directories
 from embedlog.storage import file_names, files
 from tests.faults.harness.processes import until
 from tests.replica_set.test_opening import QUIET, isr, made, paths, send, values
@@ -152,6 +153,32 @@ def test_a_directory_that_was_moved_away_and_back_continues(tmp_path: Path, node
     with opened(tmp_path) as log:
         assert values(log) == [b"first", b"second", b"third"]
         assert isr(log) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("node", [1, 2], ids=["the leader", "a follower"])
+def test_a_directory_that_fails_again_after_it_worked_is_replaced_at_once(
+    tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pauses between elections, or evictions, are for a directory that fails for this process only (LEADERS-8).
+
+    Seed 234 of the power losses: each record waited twice as long as the one before, up to 30 s.
+    """
+    monkeypatch.setattr(open_directories, "PAUSES_NS", (60_000_000_000,))
+    count = 4
+    with a_log(tmp_path) as log, log.producer(linger_ms=0, request_timeout_ms=10_000, delivery_timeout_ms=15_000) as producer:
+        for number in range(count):
+            moved_away(tmp_path / f"d{node}")
+            producer.send("t", b"away %d" % number).result(30)
+            until(lambda: producer.send("t", b"more").result(30) and node not in isr(log), f"node {node} leaves", 30)
+            moved_back(tmp_path / f"d{node}")
+            log._engine.set.members.directories.member(node).retry_ns = 0  # type: ignore[union-attr]
+            log.housekeep()
+            assert isr(log) == [1, 2, 3]
+            with contextlib.suppress(ElectionNotNeededError):
+                log.elect("t")
+            producer.send("t", b"back %d" % number).result(30)
+        found = values(log)
+        assert all(b"%s %d" % (word, number) in found for word in (b"away", b"back") for number in range(count))
 
 
 @pytest.mark.parametrize("node", NODES)

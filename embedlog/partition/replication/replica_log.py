@@ -58,6 +58,7 @@ class ReplicaLog:
     def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
         self._lock, self._reader, self._syncer = lock, reader, syncer
         self._state = lock.state
+        self._last: tuple[tuple[int, int], int] = (-1, -1), -1  # a generation and a log end, and the epoch of its last batch
 
     def published(self) -> tuple[Published, Replica]:
         """The published tuple and the replica state of one publication, without a lock. Raises StorageError."""
@@ -203,6 +204,23 @@ class ReplicaLog:
         with self.exclusive() as held:
             held.epochs()
         return self._reader.epochs.end(epoch)
+
+    def last_epoch(self) -> int:
+        """The epoch of the last batch, from the batch itself; -1 without one. No lock is taken: an election waits for none.
+
+        Raises CorruptRecordError for a damaged batch.
+        """
+        now, replica = self.published()
+        if now.log_end == now.log_start:
+            return -1
+        if replica.role == ROLE_LEADER and replica.epoch_start < now.log_end:
+            return now.epoch
+        end, epoch = self._last
+        if end != (now.generation, now.log_end):
+            found = self.read(now.log_end - 1, 0, now.log_end)
+            epoch = int(found.batches["leader_epoch"][-1]) if len(found.batches) else -1
+            self._last = (now.generation, now.log_end), epoch
+        return epoch
 
     # ---- copies ----------------------------------------------------------------------------------
 
