@@ -69,9 +69,13 @@ class LockedPartition:
 
     def epochs(self, after: Published | None = None) -> EpochCache:
         """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1). `after`: a tuple that is published next."""
-        found, made = log_epochs.read_or_make(self.path, after or self.state.read_page(), self.replica)
+        now, state = after or self.state.read_page(), self.state
+        found, made = log_epochs.read_or_make(
+            self.path, now, self.replica, compare=state.context.in_set, compared=state.compared_epochs
+        )
         if made:
             self.write_epochs(found)
+        state.compared_epochs = list(found.entries)
         return found
 
     def epochs_of_log(self, found: EpochCache) -> EpochCache:
@@ -82,8 +86,9 @@ class LockedPartition:
         return made
 
     def write_epochs(self, epochs: EpochCache) -> None:
-        """Replace the leader-epoch-checkpoint; it is on disk when this returns."""
+        """Replace the leader-epoch-checkpoint by epochs that agree with the batches; it is on disk when this returns."""
         checkpoints.write_epochs(self.path / file_names.EPOCHS, epochs, self.mode)
+        self.state.compared_epochs = list(epochs.entries)
 
     def producer_state(self, now: Published) -> ProducerState:
         """The producers as of the log end of `now`."""

@@ -57,6 +57,7 @@ class PartitionState:
         self.writer: system.Writer | None = None  # for appends of this process; set by `AppendWriter`
         self.closed = False
         self.marked_dirty = False
+        self.compared_epochs: list[tuple[int, int]] | None = None  # leader epochs that agree with the batches (LOGEPOCHS-6)
         self._checked_ns = 0
         self._seen: object = None
         self._forget_caches: Callable[[], None] = _no_operation
@@ -231,6 +232,7 @@ class PartitionState:
             checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)
         elif not loading.clean and loaded.published.log_end == loaded.published.log_start:
             files.sync_directory(self.path)  # the process that made the mark may have been killed before its sync
+        self.compared_epochs = list(loaded.epochs.entries)
         self.marked_dirty = self.marked_dirty or waits
         bases, start = [info.base for info in loaded.segments], loaded.published.log_start
         producer_history.write(self.path, loaded.history, bases, log_start=start, mode=self.context.mode)

@@ -2,16 +2,20 @@
 
 EPOCHCHECK-1  each batch carries the epoch that its offset belongs to; another epoch is damage (LOAD-6)
 EPOCHCHECK-2  the checkpoint is read again for an epoch that is newer than the known ones
+EPOCHCHECK-3  in a set a disagreement can be that of a damaged checkpoint, which is made again then (LOGEPOCHS-6). A thread with
+    the append lock does not: it would release the lock
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches
+from embedlog.partition.recovery import log_epochs
 from embedlog.partition.state import PartitionState
-from embedlog.storage import checkpoints, file_names
+from embedlog.storage import checkpoints, file_names, locks
 
 
 class EpochCheck:
@@ -20,12 +24,22 @@ class EpochCheck:
     def __init__(self, state: PartitionState) -> None:
         self._state = state
         self._epochs: checkpoints.EpochCache | None = None
+        self.compare: Callable[[], None] | None = None  # the checkpoint with the batches; of a replica in a set
 
     def forget(self) -> None:
         self._epochs = None
 
     def known(self, epoch: int) -> checkpoints.EpochCache:
-        """The epochs of the partition, with `epoch` if it exists."""
+        """The epochs of the partition, with `epoch` if it exists. A malformed checkpoint of a set is made again."""
+        try:
+            return self.stored(epoch)
+        except log_epochs.DAMAGE:
+            if not self._compared():
+                raise
+        return self.stored(epoch)
+
+    def stored(self, epoch: int) -> checkpoints.EpochCache:
+        """As `known`, from the file as it is."""
         cache = self._epochs
         if cache is None or cache.latest_epoch < epoch:
             static = self._state.static
@@ -50,12 +64,22 @@ class EpochCheck:
         cache = self.known(int(batches["leader_epoch"][-1]))
         return cache.disagreement(batches["base_offset"], batches["leader_epoch"])
 
+    def _compared(self) -> bool:
+        """Whether the checkpoint was compared with the batches, and made again if it was damaged (EPOCHCHECK-3)."""
+        if self.compare is None or self._state.context.read_only or locks.owned(self._state.mutex):
+            return False
+        self.compare()
+        self.forget()
+        return True
+
     def check(self, path: Path, batches: Batches, position: int) -> None:
         """Raises CorruptRecordError for a batch with another epoch; `position` is that of the first batch in `path`."""
         wrong = self._wrong(batches)
         if wrong is not None and self._state.context.in_set:  # a follower stores epochs that its page does not show
             self.forget()
             wrong = self._wrong(batches)
+            if wrong is not None and self._compared():
+                wrong = self._wrong(batches)
         if wrong is not None:
             row, expected = wrong
             raise CorruptRecordError(

@@ -377,7 +377,8 @@ class _Loader:
             )
         self._check_durable_end(active)
         if loading.in_set:
-            self.epochs, _ = log_epochs.read_or_make(self.directory, active._replace(log_start=max(log_start, segments[0].base)))
+            whole = active._replace(log_start=max(log_start, segments[0].base))
+            self.epochs, _ = log_epochs.read_or_make(self.directory, whole, digests=loading.write and not loading.foreign)
         for epoch, start in self.seen_epochs:
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)

@@ -58,6 +58,7 @@ class ReplicaLog:
     def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
         self._lock, self._reader, self._syncer = lock, reader, syncer
         self._state = lock.state
+        reader.epochs.compare = self._compare_epochs
         self._last: tuple[tuple[int, int], int] = (-1, -1), -1  # a generation and a log end, and the epoch of its last batch
 
     def published(self) -> tuple[Published, Replica]:
@@ -192,18 +193,37 @@ class ReplicaLog:
         """The leader-epoch-checkpoint; a damaged one is made again."""
         with contextlib.suppress(*log_epochs.DAMAGE):
             found = checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
-            if log_epochs.covers(found, now):
+            if self._agrees(found, now):
                 return found
         with self.exclusive(deadline_ns) as held:
             return held.epochs()
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
-        with contextlib.suppress(*(() if self._state.context.read_only else log_epochs.DAMAGE)):
-            return self._reader.epochs.end(epoch)
+        if not self._state.context.read_only:
+            self._compare_epochs()
+        return self._reader.epochs.end(epoch)
+
+    def _compare_epochs(self) -> None:
+        """Make a checkpoint again that is damaged, or that does not agree with the batches (LOGEPOCHS-6)."""
+        now = self._state.published()
+        with contextlib.suppress(*log_epochs.DAMAGE):
+            if self._agrees(self._reader.epochs.stored(now.epoch), now):
+                return
         with self.exclusive() as held:
             held.epochs()
-        return self._reader.epochs.end(epoch)
+        self._reader.epochs.forget()
+
+    def _agrees(self, epochs: EpochCache, now: Published) -> bool:
+        """Whether a checkpoint covers the log and agrees with its batches. It is compared once, without a lock."""
+        state = self._state
+        if not log_epochs.covers(epochs, now):
+            return False
+        if epochs.entries != state.compared_epochs:
+            if not log_epochs.agrees(state.path, now, epochs):
+                return False
+            state.compared_epochs = list(epochs.entries)
+        return True
 
     def last_epoch(self) -> int:
         """The epoch of the last batch, from the batch itself; -1 without one. No lock is taken: an election waits for none.
