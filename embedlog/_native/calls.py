@@ -47,6 +47,7 @@ __all__ = [
     "facts",
     "facts_of",
     "failed_syncs",
+    "sync_all",
     "fault_arm",
     "fault_counters",
     "fault_off",
@@ -216,6 +217,13 @@ def pwrite(fd: int, data: Buffer, position: int) -> int:
 
 def sync(fd: int, data_only: bool) -> int:
     return int(lib.el_sync(fd, data_only))
+
+
+def sync_all(fds: list[int]) -> list[int]:
+    """The results of `sync` for each descriptor, at most SYNCS_MAX; they are synced at the same time."""
+    results = ffi.new("int32_t[]", len(fds))
+    code = int(lib.el_sync_all(ffi.new("int32_t[]", fds), len(fds), results))
+    return list(results) if code >= 0 else [code] * len(fds)
 
 
 def failed_syncs() -> int:

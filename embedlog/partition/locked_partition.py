@@ -19,7 +19,7 @@ from embedlog.partition.segment_info import active_info, start_of
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState
 from embedlog.partition.writer import AppendWriter
-from embedlog.storage import checkpoints, file_names
+from embedlog.storage import file_names
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import SegmentInfo
 
@@ -71,11 +71,11 @@ class LockedPartition:
         """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1). `after`: a tuple that is published next."""
         now, state = after or self.state.read_page(), self.state
         found, made = log_epochs.read_or_make(
-            self.path, now, self.replica, compare=state.context.in_set, compared=state.compared_epochs
+            self.path, now, self.replica, compare=state.context.in_set, compared=state.epoch_file.compared
         )
         if made:
             self.write_epochs(found)
-        state.compared_epochs = list(found.entries)
+        state.epoch_file.compared = list(found.entries)
         return found
 
     def epochs_of_log(self, found: EpochCache) -> EpochCache:
@@ -87,8 +87,7 @@ class LockedPartition:
 
     def write_epochs(self, epochs: EpochCache) -> None:
         """Replace the leader-epoch-checkpoint by epochs that agree with the batches; it is on disk when this returns."""
-        checkpoints.write_epochs(self.path / file_names.EPOCHS, epochs, self.mode)
-        self.state.compared_epochs = list(epochs.entries)
+        self.state.epoch_file.write(epochs)
 
     def producer_state(self, now: Published) -> ProducerState:
         """The producers as of the log end of `now`."""

@@ -27,6 +27,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
 from embedlog.partition.recovery import dirty_mark, loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
@@ -57,7 +58,7 @@ class PartitionState:
         self.writer: system.Writer | None = None  # for appends of this process; set by `AppendWriter`
         self.closed = False
         self.marked_dirty = False
-        self.compared_epochs: list[tuple[int, int]] | None = None  # leader epochs that agree with the batches (LOGEPOCHS-6)
+        self.epoch_file = EpochFile(path / file_names.EPOCHS, context.mode)
         self._checked_ns = 0
         self._seen: object = None
         self._forget_caches: Callable[[], None] = _no_operation
@@ -218,8 +219,7 @@ class PartitionState:
         raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
 
     def _load_locked(self, mapped: PageFile) -> None:
-        foreign = self._changed_by_others()
-        floor = None if foreign else floor_of(mapped, self.topic_id, self.number)
+        floor = None if (foreign := self._changed_by_others()) else floor_of(mapped, self.topic_id, self.number)
         loading = self.loading(write=True, foreign=foreign, floor=floor)
         waits = not loading.clean and dirty_mark.may_wait(self.path, self.config.preallocate)
         if waits:
@@ -228,11 +228,9 @@ class PartitionState:
             self.mark_dirty()
         loaded = loader.load(loading)
         self.context.note_load(loaded.spent_s, loaded.recovered)
-        if loaded.epochs_differ:
-            checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)
-        elif not loading.clean and loaded.published.log_end == loaded.published.log_start:
+        self.epoch_file.loaded(loaded.epochs, differ=loaded.epochs_differ)
+        if not loaded.epochs_differ and not loading.clean and loaded.published.log_end == loaded.published.log_start:
             files.sync_directory(self.path)  # the process that made the mark may have been killed before its sync
-        self.compared_epochs = list(loaded.epochs.entries)
         self.marked_dirty = self.marked_dirty or waits
         bases, start = [info.base for info in loaded.segments], loaded.published.log_start
         producer_history.write(self.path, loaded.history, bases, log_start=start, mode=self.context.mode)
@@ -288,15 +286,14 @@ class PartitionState:
         dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
         points, starts, cleaned = self.context.recovery_points, self.context.log_starts, self.context.cleaned
         durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
-        in_set = self.context.in_set
-        if in_set and durable is not None:
+        if self.context.in_set and durable is not None:
             points = None  # a cut lowers the durable record, which belongs to the partition (LOGCUT-3)
         return Loading(
             self.path,
             self.topic_id,
             clean=self.context.clean and not dirty,
             write=write,
-            in_set=in_set,
+            in_set=self.context.in_set,
             recovery_point=points.of(self.topic, self.number) if points else 0,
             log_start=starts.of(self.topic, self.number) if starts else 0,
             floor=floor,
@@ -322,6 +319,7 @@ class PartitionState:
         """Release descriptors and the mapping; appended records stay in the files. Idempotent."""
         with self.mutex:
             self.closed = True
+            self.epoch_file.keep(None)
             self._release_writer()
             self.forget_files()
             if self.page_file is not None:

@@ -17,7 +17,7 @@ LEADERS-8  elections and evictions of one node pause if they repeat: two process
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,8 +30,10 @@ from embedlog.errors import (
     NotEnoughReplicasError,
 )
 from embedlog.partition.replication.replica_log import Decision, NotLeader
+from embedlog.replica_set.evictions import Evictions
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, PartitionDirectories
+from embedlog.replica_set.staged_epochs import StagedEpochs
 from embedlog.replication.decide import decide
 from embedlog.replication.events import Elect, Election, Found, Place, RaiseEpoch, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
@@ -40,6 +42,7 @@ from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
+    from embedlog.partition.epoch_file import Staging
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
 
@@ -78,7 +81,9 @@ class Leaders(PartitionDirectories):
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
         super().__init__(directories, decisions, place, topic)
         self._elections: dict[int, Limit] = {}  # by the node that was the leader (LEADERS-8)
+        self._evictions = Evictions()
         self.unclean_default = False  # the setting of the log, for a topic without its own
+        self._staged: StagedEpochs | None = None  # with the partitions that the same decision gave other leaders
         self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
 
@@ -159,6 +164,9 @@ class Leaders(PartitionDirectories):
                 return Leader(decided.leader, partition, now.epoch)
             if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
                 return None
+            staged, self._staged = self._staged, None
+            if staged is not None:
+                staged.prepare(self)
             return self._install(decided, deadline_ns)
         except EmbedlogError as problem:
             self.blame(problem)
@@ -217,6 +225,21 @@ class Leaders(PartitionDirectories):
         with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
             self.commit(leader, start, deadline_ns, wait=False)
 
+    def stage_epochs(self) -> Iterator[Staging]:
+        """Write the epochs that the decided leader and its followers will store (STAGEDEPOCHS-1)."""
+        decided = self._decided(self._decisions.hint())
+        for node in decided.isr:
+            try:
+                member = self.usable(node)
+                leads = node == decided.leader
+                if member is None or (leads and member.incarnation != decided.leader_incarnation):
+                    continue
+                staged = self._partition(member).replica.stage_epoch(decided.leader_epoch, leads=leads)
+                if staged is not None:
+                    yield staged
+            except EmbedlogError as problem:
+                logger.debug("%s: the epochs of node %d are not prepared: %s", self.name, node, problem)
+
     # ---- elections -------------------------------------------------------------------------------
 
     def _elect(self, deadline_ns: int) -> str:
@@ -239,7 +262,9 @@ class Leaders(PartitionDirectories):
         except LockTimeoutError as problem:  # another thread or process decides
             return str(problem)
         if not isinstance(found, Refusal):
+            staged = StagedEpochs((self, *others))
             for each in (self, *others):
+                each._staged = staged
                 each._elections.setdefault(leader, Limit()).made()
         unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
@@ -315,6 +340,7 @@ class Leaders(PartitionDirectories):
     def note_worked(self, node: int) -> None:
         """This process has used a node with success: its next failure is a new one (LEADERS-8)."""
         self._elections.pop(node, None)
+        self._evictions.forget(node)
 
     def _also_lost(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one, and that can have a new one."""

@@ -31,7 +31,7 @@ from embedlog.replica_set.copying import copy
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders
-from embedlog.replica_set.open_directories import DAMAGE, Limit, OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, MakeEvent
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from embedlog._native.replication import Replica
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.partition import Partition
-    from embedlog.partition.replication.replica_log import ReplicaLog
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
@@ -53,8 +52,6 @@ class PartitionReplicas(Leaders):
     def __init__(self, directories: OpenDirectories, decisions: Decisions, place: Place, topic: str) -> None:
         super().__init__(directories, decisions, place, topic)
         self._joining = threading.Lock()
-        self._used: dict[int, ReplicaLog] = {}  # the followers to which this process copied last
-        self._evictions: dict[int, tuple[Limit, tuple[ReplicaLog | None, int]]] = {}  # with the bytes copied before the last one
         self._in_order: tuple[Decided, int, Partition] | None = None  # the decision, the directories and the leader of `tend`
         self.lags = FollowerLags(directories.lag_ns)
         self._spread = -1  # the last high watermark that the followers got
@@ -182,7 +179,7 @@ class PartitionReplicas(Leaders):
                 self._evict(leader, node, end, deadline_ns)
                 continue
             follower = self._partition(member)
-            self._used[node] = follower.replica
+            self._evictions.copies_to(node, follower.replica)
             step = self.lags.watch(node, lambda: leader.partition.published().log_end, deadline_ns)
             try:
                 copy(leader, follower, end, until, step=step)
@@ -201,7 +198,7 @@ class PartitionReplicas(Leaders):
 
     def _evict(self, leader: Leader, node: int, end: int, deadline_ns: int) -> None:
         """Remove a member whose directory fails here. If others took it in again, leave the copying to them for a while."""
-        limit = self._eviction_limit(node)
+        limit = self._evictions.limit(node)
         until = min(limit.next_ns(), deadline_ns)
         page, version = leader.partition.mapped_page, self._directories.version()
         if system.boot_ns() >= until or page is None:
@@ -209,21 +206,6 @@ class PartitionReplicas(Leaders):
             limit.made()
         else:
             self._directories.wait(version, until, [(page, end - 1)])
-
-    def note_worked(self, node: int) -> None:
-        """As `Leaders.note_worked`, also for a follower that this process added to the ISR."""
-        super().note_worked(node)
-        self._evictions.pop(node, None)
-
-    def _eviction_limit(self, node: int) -> Limit:
-        """The pauses of this node: none if this process has copied records to it since the last eviction (LEADERS-8)."""
-        used = self._used.get(node)
-        copied = 0 if used is None else used.copied_bytes
-        limit, before = self._evictions.get(node, (Limit(), (used, copied)))
-        if (used, copied) != before and copied > 0:
-            limit = Limit()
-        self._evictions[node] = limit, (used, copied)
-        return limit
 
     def _check_size(self, leader: Leader, end: int) -> None:
         _, replica = leader.partition.replica.published()

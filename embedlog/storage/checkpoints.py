@@ -16,7 +16,8 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
@@ -251,6 +252,23 @@ def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
     )
 
 
+class StagedEpochs(NamedTuple):
+    """A leader-epoch-checkpoint that is on disk, but not in its place."""
+
+    entries: list[tuple[int, int]]
+    temporary: Path
+
+
+def stage_epochs(path: Path, epochs: EpochCache, mode: int = 0o666) -> tuple[StagedEpochs, int]:
+    """Write a leader-epoch-checkpoint as a temporary of `files.stage`; with its descriptor."""
+    temporary, fd = files.stage(path, _encode_epochs(epochs), mode)
+    return StagedEpochs(list(epochs.entries), temporary), fd
+
+
+def _encode_epochs(epochs: EpochCache) -> bytes:
+    return _encode([f"{epoch} {start}" for epoch, start in epochs.entries])
+
+
 def write_epochs(path: str | os.PathLike[str], epochs: EpochCache, mode: int = 0o666) -> None:
     """Replace the leader-epoch-checkpoint; file and name are on disk when this returns."""
-    files.write_atomically(path, _encode([f"{epoch} {start}" for epoch, start in epochs.entries]), mode)
+    files.write_atomically(path, _encode_epochs(epochs), mode)

@@ -32,6 +32,7 @@ CREATE: Final = os.O_RDWR | os.O_CREAT
 THROUGH: Final = CREATE | os.O_DSYNC  # each write is visible to others before the call returns
 EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
+SYNCS_MAX: Final = 64  # as in api/system.h
 INTERRUPTS_MAX: Final = 1000  # of one call in a row; then the file system is considered broken
 WHOLE_BYTES_MAX: Final = 64 << 20  # limit for a file that is read whole: checkpoints of 100,000 partitions use a third of it
 
@@ -313,6 +314,10 @@ def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> byt
         raise
 
 
+def _temporary_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
+
+
 def write_atomically(
     path: str | os.PathLike[str],
     data: bytes,
@@ -327,7 +332,7 @@ def write_atomically(
     the caller syncs the directory. One writer at a time: the caller holds a lock that covers the file.
     """
     target = Path(path)
-    temporary = target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
+    temporary = _temporary_of(target)
     with opened(temporary, EXCLUSIVE, mode) as fd:
         try:
             write_all(fd, data, 0, temporary)
@@ -353,6 +358,34 @@ def _sync_together(fd: int, path: Path, directories: Sequence[str | os.PathLike[
         sync(fd, path)
     for other in others:
         other.result()
+
+
+def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple[Path, int]:
+    """The first part of `write_atomically`: a temporary beside the file, and its descriptor, which the caller syncs and closes.
+
+    A temporary that is not needed must be removed. `put_in_place` is the other part.
+    """
+    temporary = _temporary_of(Path(path))
+    fd = open_file(temporary, EXCLUSIVE, mode)
+    try:
+        write_all(fd, data, 0, temporary)
+    except BaseException:
+        close(fd)
+        unlink(temporary, missing_ok=True)
+        raise
+    return temporary, fd
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Replace a file by a temporary of `stage` that was synced; the name is on disk when this returns."""
+    rename(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_all(fds: Sequence[int]) -> list[bool]:
+    """Sync files at the same time; whether each is on disk."""
+    results = [code for at in range(0, len(fds), SYNCS_MAX) for code in system.sync_all(list(fds[at : at + SYNCS_MAX]))]
+    return [code >= 0 for code in results]
 
 
 def remove_temporaries(directory: Path, names: Iterable[str]) -> None:

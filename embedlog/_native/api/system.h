@@ -22,6 +22,9 @@ int32_t el_close(int32_t fd);
 int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position);   /* bytes read, less than size only at the end */
 int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t position);  /* size, or an error */
 int32_t el_sync(int32_t fd, int32_t data_only);
+/* fsync of `count` descriptors, at most EL_SYNCS_MAX, by several threads; results[i] is what el_sync returns for fds[i]. */
+enum { EL_SYNCS_MAX = 64 };
+int32_t el_sync_all(const int32_t *fds, int32_t count, int32_t *results);
 int64_t el_failed_syncs(void);                                            /* of this process, counted before el_sync returns */
 int32_t el_truncate(int32_t fd, int64_t size);
 int32_t el_rename(const char *from, const char *to);

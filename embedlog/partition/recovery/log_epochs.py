@@ -54,7 +54,7 @@ def read_or_make(
 ) -> tuple[EpochCache, bool]:
     """The epochs of a log that ends as `now` describes it, and whether they were made from its batches.
 
-    `compare`: with the batches (LOGEPOCHS-6), unless these are the `compared` entries. `digests`: those of the segments are valid.
+    `compare`: with the batches (LOGEPOCHS-6), unless it has the `compared` entries. `digests`: the segments have valid ones.
     REQUIRES that no process changes the files. Raises CorruptRecordError for damaged batches, StorageError.
     """
     path = directory / file_names.EPOCHS
@@ -120,7 +120,7 @@ def _rows_at(directory: Path, bases: list[int], offset: int, now: Published) -> 
 
     The batches before the log start do not count.
     """
-    found = []
+    found: list[tuple[int, int, int]] = []
     for at in (max(offset - 1, now.log_start), offset):
         base = next((each for each in reversed(bases) if each <= at), None)
         if base is not None and not (found and found[-1][0] >= offset):
@@ -137,7 +137,8 @@ def _rows_in(directory: Path, base: int, at: int, offset: int, now: Published) -
     path, rows = file_names.segment_path(directory, base), np.empty(ROWS_MAX, batch_dtype())
     with files.opened(path) as fd:
         position = _position(directory, base, at, now.index_entries if active else None, fd, size)
-        step, found = 2, list[tuple[int, int, int]]()
+        step = 2
+        found: list[tuple[int, int, int]] = []
         while position < size and len(found) + step <= ROWS_MAX:
             count, position = system.walk_headers(fd, position, size, rows[:step], base)
             for row in rows[:count]:

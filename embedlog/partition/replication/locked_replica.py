@@ -62,12 +62,8 @@ class LockedReplica:
         the page never had the epoch.
         """
         before = self.epochs()
-        after = EpochCache(entry for entry in before.entries if entry[0] < epoch)
-        if self.replica.role == replication.ROLE_LEADER and self.replica.epoch_start < self.now.log_end:
-            after.assign(self.now.epoch, self.replica.epoch_start)  # the interrupted beginning replaced an epoch without a batch
-        after.assign(epoch, self.now.log_end)
         try:
-            self._write_epochs(after)
+            self._write_epochs(begun(before, self.now, self.replica, epoch))
         except BaseException:
             with contextlib.suppress(EmbedlogError):
                 self._write_epochs(before)
@@ -229,6 +225,22 @@ class LockedReplica:
         first = int(rows["position"][0])
         rows = rows[: np.searchsorted(rows["position"], first + consumed)]
         self.held.producers.copied(rows, producer_history.markers_in(run[start:], rows), self.held.writer.native())
+
+
+def begun(before: EpochCache, now: Published, replica: Replica, epoch: int) -> EpochCache:
+    """The epochs of a leader that begins an epoch above that of its page."""
+    after = EpochCache(entry for entry in before.entries if entry[0] < epoch)
+    if replica.role == replication.ROLE_LEADER and replica.epoch_start < now.log_end:
+        after.assign(now.epoch, replica.epoch_start)  # the interrupted beginning replaced an epoch without a batch
+    after.assign(epoch, now.log_end)
+    return after
+
+
+def joined(before: EpochCache, now: Published, epoch: int) -> EpochCache:
+    """The epochs of a follower whose next batch is the first one of an epoch."""
+    after = _before(before, now.log_end)
+    after.assign(epoch, now.log_end)
+    return after
 
 
 def _before(epochs: EpochCache, log_end: int) -> EpochCache:

@@ -25,12 +25,13 @@ from embedlog.errors import LockTimeoutError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.format.record_columns import batch_dtype
 from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.epoch_file import Staging
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
 from embedlog.partition.recovery import log_epochs
 from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
-from embedlog.partition.replication.locked_replica import LockedReplica
+from embedlog.partition.replication.locked_replica import LockedReplica, begun, joined
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.sync import Syncer
 from embedlog.partition.truncation import log_cut
@@ -139,6 +140,18 @@ class ReplicaLog:
         system.point("lead-epoch")
         return held.now.log_end
 
+    def stage_epoch(self, epoch: int, *, leads: bool) -> Staging | None:
+        """Prepare the checkpoint that this replica will store as leader or follower in a later epoch, without a lock.
+
+        None if nothing is to be prepared. Nothing depends on it (EPOCHFILE-2).
+        """
+        now, replica = self.published()
+        if now.epoch >= epoch or self._state.page_file is None:
+            return None
+        before = self._reader.epochs.known(now.epoch)
+        after = begun(before, now, replica, epoch) if leads else joined(before, now, epoch)
+        return self._state.epoch_file.stage(after)
+
     def _with_high_watermark(self, now: Published) -> Published:
         """REPLICALOG-5."""
         return now._replace(high_watermark=known_high_watermark(self._state, now))
@@ -219,11 +232,9 @@ class ReplicaLog:
         state = self._state
         if not log_epochs.covers(epochs, now):
             return False
-        if epochs.entries != state.compared_epochs:
-            if not log_epochs.agrees(state.path, now, epochs):
-                return False
-            state.compared_epochs = list(epochs.entries)
-        return True
+        if epochs.entries != state.epoch_file.compared and log_epochs.agrees(state.path, now, epochs):
+            state.epoch_file.compared = list(epochs.entries)
+        return epochs.entries == state.epoch_file.compared
 
     def last_epoch(self) -> int:
         """The epoch of the last batch, from the batch itself; -1 without one. No lock is taken: an election waits for none.
