@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -109,3 +110,66 @@ def test_a_changed_bit_of_a_closed_page_costs_no_record(tmp_path: Path, rng: ran
             assert log.verify_replicas() == [], told
             assert values(log) == wanted, told
     assert_equal_copies(tmp_path)
+
+
+# ---- bytes without a checksum, while the log is open ---------------------------------------------------------------
+
+
+SIZE_FIELD = range(12, 16)  # the size of a slot
+CONTROL_FIELDS = [*range(0, 16, 3), 70, 76, 100, 176, 200, 224]  # of embedlog.control: identity, words, futex words
+
+
+def flip_bit(path: Path, at: int, rng: random.Random) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+@pytest.mark.parametrize("at", SIZE_FIELD)
+def test_a_changed_size_of_an_open_page_is_damage_and_no_older_version(tmp_path: Path, rng: random.Random, at: int) -> None:
+    """Before, each process that opened the partition was refused until the last one had closed it."""
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        log.create_topic("t")
+        send(log, "t", b"first")
+        flip_bit(tmp_path / "t-0" / file_names.PAGE, at, rng)
+        with embedlog.open(tmp_path, config=QUIET) as other:
+            assert values(other) == [b"first"]
+            send(other, "t", b"of the other")
+            send(log, "t", b"more")
+            assert values(log) == values(other) == [b"first", b"of the other", b"more"]
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        assert values(log) == [b"first", b"of the other", b"more"]
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_changed_size_of_the_page_of_an_open_replica_is_damage(tmp_path: Path, rng: random.Random, node: int) -> None:
+    with filled(tmp_path) as log:
+        flip_bit(page_of(tmp_path, node), rng.choice(SIZE_FIELD), rng)
+        with opened(tmp_path) as other:
+            send(other, "t", b"of the other")
+            send(log, "t", b"more")
+            until_in_sync(log)
+            assert log.verify_replicas() == []
+            assert values(log) == values(other) == [*WANTED, b"of the other", b"more"]
+    assert_equal_copies(tmp_path)
+
+
+@pytest.mark.parametrize("at", CONTROL_FIELDS)
+def test_a_changed_bit_of_an_open_directory_costs_no_record(tmp_path: Path, rng: random.Random, at: int) -> None:
+    """The processes that have the directory open continue. Another one is refused, at most until they have closed it."""
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        log.create_topic("t")
+        send(log, "t", b"first")
+        flip_bit(tmp_path / file_names.CONTROL, at, rng)
+        send(log, "t", b"second")
+        with contextlib.suppress(embedlog.errors.ForeignDirectoryError, embedlog.errors.DirectoryInUseError):
+            with embedlog.open(tmp_path, config=QUIET) as other:
+                assert values(other) == [b"first", b"second"]
+        send(log, "t", b"third")
+        assert values(log) == [b"first", b"second", b"third"]
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        assert values(log) == [b"first", b"second", b"third"]
+        send(log, "t", b"fourth")
+        assert values(log) == [b"first", b"second", b"third", b"fourth"]

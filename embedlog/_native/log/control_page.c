@@ -82,8 +82,10 @@ static int32_t check(const uint8_t *raw, const el_identity *expected) {
         return EL_PAGE_DAMAGED;
     if (page->version > EL_PAGE_VERSION)
         return EL_PAGE_NEWER;
-    if (page->version != EL_PAGE_VERSION || page->bytes != sizeof(el_slot))
+    if (page->version != EL_PAGE_VERSION)
         return memcmp(page->identity.incarnation, expected->incarnation, 16) == 0 ? EL_PAGE_OLDER : EL_PAGE_FOREIGN;
+    if (page->bytes != sizeof(el_slot))                         /* another layout has another version */
+        return EL_PAGE_DAMAGED;
     return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
 }
 
