@@ -7,8 +7,10 @@ EVICTION-1  evictions of a node pause if they repeat: two processes must not und
 
 from __future__ import annotations
 
+import contextlib
 from typing import Protocol
 
+from embedlog.errors import EmbedlogError
 from embedlog.replica_set.open_directories import Limit
 
 
@@ -36,8 +38,9 @@ class Evictions:
 
     def limit(self, node: int) -> Limit:
         """The pauses of a node."""
-        used = self._used.get(node)
-        copied = 0 if used is None else used.copied_bytes
+        used, copied = self._used.get(node), 0
+        with contextlib.suppress(EmbedlogError):  # of the failed directory
+            copied = 0 if used is None else used.copied_bytes
         limit, before = self._evicted.get(node, (Limit(), (used, copied)))
         if (used, copied) != before and copied > 0:
             limit = Limit()

@@ -42,8 +42,8 @@ from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
-    from embedlog.partition.epoch_file import Staging
     from embedlog.partition.partition import Partition
+    from embedlog.partition.replication.replica_log import Staging
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")

@@ -19,7 +19,7 @@ from embedlog.errors import EmbedlogError
 from embedlog.storage import files
 
 if TYPE_CHECKING:
-    from embedlog.partition.epoch_file import Staging
+    from embedlog.partition.replication.replica_log import Staging
 
 STEP_MAX: Final = 16  # partitions: three replicas have 48 open files
 

@@ -38,7 +38,10 @@ from embedlog.partition.truncation import log_cut
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.checkpoints import EpochCache
 
-__all__ = ["Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "TooFew", "lacks_deleted"]
+__all__ = [
+    "Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "Staging", "TooFew",
+    "lacks_deleted",
+]  # fmt: skip
 
 EpochEnd = Callable[[int], tuple[int, int]]
 
