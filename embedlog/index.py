@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
+SIZE_START, SIZE_END = 8, 12  # the bytes of a batch header with the size of what follows
 INDEX_BYTES_MAX: Final = file_names.INT_MAX  # the largest segment.index.bytes
 
 
@@ -36,6 +37,12 @@ class Place(NamedTuple):
     number: int
     last_offset: int
     position: int
+
+    def begins(self, batches: Batches, first: int) -> bool:
+        """Whether the first of these batches is the named one, which begins at offset `first` if that is not -1."""
+        if not len(batches) or (first >= 0 and batches["base_offset"][0] != first):
+            return False
+        return int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == self.last_offset
 
 
 class Time(NamedTuple):
@@ -97,6 +104,13 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
     return Place(found[0], base + relative, position)
 
 
+def adjacent(fd: int, log_fd: int, base: int, place: Place) -> Place | None:
+    """The entry after that of `place`, if its batch directly follows by the size in the header; None otherwise."""
+    following, head = entry(fd, place.number + 1), files.pread(log_fd, SIZE_END, place.position, file_names.LOG)
+    end = place.position + SIZE_END + int.from_bytes(head[SIZE_START:], "big", signed=True)
+    return Place(place.number + 1, base + following[0], end) if following is not None and following[1] == end else None
+
+
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
     """The last boundary between two batches at or below byte `position`; if that is not above `after`, the first one above.
 
@@ -105,19 +119,19 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
     low, high = 1, entries
     while low < high:
         middle = (low + high) // 2
-        found = _entry(fd, middle)
+        found = entry(fd, middle)
         if found is not None and found[1] <= position:
             low = middle + 1
         else:
             high = middle
     for number in range(max(1, low - 1), min(low + 1, entries)):
-        one, two = _entry(fd, number - 1), _entry(fd, number)
+        one, two = entry(fd, number - 1), entry(fd, number)
         if one is not None and two is not None and two[1] > after:
             return Cut(base + one[0] + 1, two[1])
     return None
 
 
-def _entry(fd: int, number: int) -> tuple[int, int] | None:
+def entry(fd: int, number: int) -> tuple[int, int] | None:
     """Relative offset and position; None if the file is shorter than it should be."""
     raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, file_names.INDEX)
     return None if len(raw) < OFFSET_ENTRY.size else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])

@@ -4,15 +4,19 @@ CHUNK-1  every record of a chunk is visible at the isolation level and inside th
 CHUNK-2  a chunk is at least one batch and has about the requested bytes; it may have no record (markers, aborted, compacted)
 CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begins at its first offset, and fails
 CHUNK-4  a run is one batch whose records are made when they are taken. It exists only if the whole batch can be parsed
+CHUNK-5  the read-ahead divides data that is not compressed by the index: each thread reads and decodes ranges of its own.
+    Compressed data is read by one thread, and decoded by all
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native._rows import RecordRun, record_run
+from embedlog.columns.readahead import read_ahead
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import record_batch
 from embedlog.format.buffer_pool import shared_pool
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 SHORT_BYTES = 0  # one batch, if a partition can read it alone
 FEW_OFFSETS = 16  # so few offsets of a scan are read batch by batch
 AHEAD_BYTES = 32 << 20  # a larger batch is not decompressed ahead, so that at most one is in memory
+RANGES_AT_ONCE = 16  # so that a division takes no more than a millisecond
 GROUP_MAX = 64  # batches of a group, because small batches may be followed by large ones
 BATCH_GUESS = 1 << 20  # assumed decoded bytes of the first compressed batch: the default limit of producers
 
@@ -143,6 +148,11 @@ def decode(fetched: Any, batches: record_batch.Batches, window: Window) -> recor
     return record_batch.decode_some(fetched.data, batches, window=window, pool=shared_pool(), limit=fetched.decompressed_max)
 
 
+def is_plain(batches: record_batch.Batches) -> bool:
+    """Whether there are batches, and none is compressed."""
+    return len(batches) > 0 and not (batches["attributes"] & record_batch.CODEC_MASK).any()
+
+
 def _good_prefix(fetched: Any, batches: record_batch.Batches, window: Window) -> int:
     """How many batches can be decoded one by one before the first failure (CHUNK-3); at least 1."""
     for row in range(len(batches)):
@@ -163,12 +173,21 @@ class Piece(NamedTuple):
     whole: bool  # no other piece contains these bytes
 
 
+class Range(NamedTuple):
+    """Offsets of a partition whose batches are read by the thread that decodes them (CHUNK-5)."""
+
+    number: int  # of the partition
+    partition: Any
+    window: Window  # its offsets are those of the range
+    size_bytes: int  # in the log, about
+
+
 class Decodings(NamedTuple):
     """The decoded part of a piece, if any, and the rest."""
 
     number: int  # of the partition
     decoded: Decoded | None
-    rest: Piece | None
+    rest: Piece | Range | None
 
 
 class Source:
@@ -190,19 +209,30 @@ class Source:
     ) -> None:
         self._waiting = [(number, partitions[number], windows[number]) for number in sorted(windows, reverse=True)]
         self._position = self._waiting[-1][2].start_offset if self._waiting else 0
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[Piece | Range] = deque()
         self._batch_bytes = BATCH_GUESS
         self._isolation = isolation
         self._columns = columns
         self._max_bytes = max_bytes
+        self._plain = False  # the batches that were read last are not compressed
+        self._shared = len(os.sched_getaffinity(0)) > 1  # with one processor a division costs more than it saves
 
     def fetch(self) -> Piece | None:
-        """The next encoded piece; None after the last."""
+        """The next encoded piece; None after the last. REQUIRES: no call of `fetch_apart`."""
+        piece = self._next(divides=False)
+        assert not isinstance(piece, Range)
+        return piece
+
+    def fetch_apart(self) -> Piece | Range | None:
+        """The next encoded piece, or a range that the decoding thread reads (CHUNK-5); None after the last."""
+        return self._next(divides=self._shared)
+
+    def _next(self, *, divides: bool) -> Piece | Range | None:
         while not self._pieces:
             if not self._waiting:
                 return None
             number, partition, window = self._waiting[-1]
-            if self._position >= window.end_offset or not self._take(number, partition, window):
+            if self._position >= window.end_offset or not self._take(number, partition, window, divides):
                 self._waiting.pop()  # the window ends here, or compaction removed the rest
                 if self._waiting:
                     self._position = self._waiting[-1][2].start_offset
@@ -217,14 +247,21 @@ class Source:
         while (piece := self.fetch()) is not None:
             yield self.decode(piece)
 
+    def pieces_ahead(self) -> Iterator[Decodings]:
+        """The same with the help of a second thread."""
+        fetch: Callable[[], Any] = self.fetch_apart  # a type checker cannot infer a union with None
+        return read_ahead(fetch, self.decode, more=self.more)
+
     def more(self) -> bool:
         """Whether another piece may follow. For the thread that fetches."""
         if self._pieces or len(self._waiting) > 1:
             return True
         return bool(self._waiting) and self._position < self._waiting[-1][2].end_offset
 
-    def _take(self, number: int, partition: Any, window: Window) -> bool:
-        """Reads the next bytes; False at the end."""
+    def _take(self, number: int, partition: Any, window: Window, divides: bool) -> bool:
+        """Reads the next bytes, or divides the next ones; False at the end."""
+        if divides and self._plain and window.start_ms == OFFSET_MIN and window.end_ms == OFFSET_MAX:
+            return self._divide(number, partition, window)
         useful = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
         if useful > self._position:
             self._position = useful
@@ -235,18 +272,46 @@ class Source:
             self._position, max_bytes=max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
         )
         parts = groups(visible(fetched, window), self._batch_bytes)
+        self._plain = is_plain(fetched.batches)
         self._pieces.extend(Piece(number, window, fetched, part, len(parts) == 1) for part in parts)
         moved: bool = fetched.next_offset > self._position
         self._position = fetched.next_offset
         return moved
 
-    def decode(self, piece: Piece) -> Decodings:
-        """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""
-        return self._decode(piece, AHEAD_BYTES)
+    def _divide(self, number: int, partition: Any, window: Window) -> bool:
+        """Divide the next bytes into ranges; False at the end."""
+        points = partition.split_points(self._position, window.end_offset, self._max_bytes, RANGES_AT_ONCE)
+        for point in points:
+            part = window._replace(start_offset=self._position, end_offset=point.offset)
+            self._pieces.append(Range(number, partition, part, point.size_bytes))
+            self._position = point.offset
+        return bool(points)
 
-    def rest(self, piece: Piece) -> Decodings:
+    def decode(self, piece: Piece | Range) -> Decodings:
+        """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""
+        return self._decode(piece, AHEAD_BYTES) if isinstance(piece, Piece) else self._decode_range(piece, AHEAD_BYTES)
+
+    def rest(self, piece: Piece | Range) -> Decodings:
         """The rest of a piece after `decode`, or a part of it. For the consumer, before it takes the records."""
-        return self._decode(piece, None)
+        return self._decode(piece, None) if isinstance(piece, Piece) else self._decode_range(piece, None)
+
+    def _decode_range(self, piece: Range, alone_bytes: int | None) -> Decodings:
+        """Read and decode a range, or its begin: the index may have no entry inside, and its batches may be compressed."""
+        number, partition, window, size_bytes = piece
+        fetched = partition.fetch(
+            window.start_offset, max_bytes=size_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
+        )
+        if not is_plain(fetched.batches):
+            self._plain = False  # from the next piece on
+        parts = groups(visible(fetched, window), self._batch_bytes)
+        first = parts[0] if parts else fetched.batches[:0]
+        found = self._decode(Piece(number, window, fetched, first, len(parts) == 1), alone_bytes)
+        left = found.rest.batches if isinstance(found.rest, Piece) else parts[1] if len(parts) > 1 else None
+        following = fetched.next_offset if left is None else int(left["base_offset"][0])
+        if following >= window.end_offset or (left is None and following <= window.start_offset):
+            return found._replace(rest=None)  # the range ends here, or compaction removed the rest
+        start = max(window.start_offset, following)
+        return found._replace(rest=piece._replace(window=window._replace(start_offset=start)))
 
     def _decode(self, piece: Piece, alone_bytes: int | None) -> Decodings:
         number, window, fetched, batches, whole = piece

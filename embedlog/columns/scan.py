@@ -22,7 +22,6 @@ from embedlog.columns.batch import Batch, records_of
 from embedlog.columns.chunks import Source
 from embedlog.columns.deserialization import Deserializers
 from embedlog.columns.patterns import SearchPattern
-from embedlog.columns.readahead import read_ahead
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
@@ -311,7 +310,7 @@ class Scan:
 
     def _chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         source = self._source(columns)
-        pieces = source.pieces() if source.few() else read_ahead(source.fetch, source.decode, more=source.more)
+        pieces = source.pieces() if source.few() else source.pieces_ahead()
         while True:
             self._engine.check_open()  # before the wait: in a forked child no thread would end it
             found = next(pieces, None)

@@ -383,9 +383,9 @@ class Partition:
         """Bytes in the logs of all segments."""
         return sum(info.size for info in self._segments.all(self._state.published()))
 
-    def split_points(self, start: int, end: int, max_bytes: int) -> list[SplitPoint]:
-        """The ends of pieces of about `max_bytes` between two offsets, the last one at `end` (`split_points`)."""
-        return split_points(self._state, self._segments, self._reader, start, end, max_bytes)
+    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
+        """The ends of pieces of about `max_bytes` between two offsets, the last one at `end`, or the first `count` of them."""
+        return split_points(self._state, self._segments, self._reader, start, end, max_bytes, count)
 
     def aborted_entries(self, info: SegmentInfo, now: Published) -> Entries:
         """The transaction index of one segment. Raises CorruptRecordError."""

@@ -8,17 +8,17 @@ READER-4  a reader knows the chain digest at the start of a segment and at the r
           every later record and at the published end, before it returns a batch. A read ends where the digest can be compared
 READER-5  a missing file means that the list of segments is outdated: it is read again once before an error
 READER-6  a fetch of 0 bytes reads one batch in one call. Unusual cases and findings are left to a fetch of DEFAULT_BYTES
+READER-7  a read from the offset after that of an index entry begins at the next entry, if its batch directly follows and begins
+          at this offset
 """
 
 from __future__ import annotations
 
 import errno
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog import index
 from embedlog._native import system
@@ -30,6 +30,7 @@ from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_
 from embedlog.index import Place
 from embedlog.partition.checks.digest_check import DigestCheck, corrupt
 from embedlog.partition.checks.epoch_check import EpochCheck
+from embedlog.partition.usual.continuations import Continuation, Continuations
 from embedlog.partition.usual.point_reads import PointReads
 from embedlog.partition.usual.short_reads import ShortReads
 from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
 DEFAULT_BYTES: Final = 1 << 20
 SPARE_BYTES: Final = 1_100_000  # for the rest of the last batch, which is at most `max.message.bytes` by default
@@ -69,20 +69,6 @@ class Fetched:
     offset: int = -1  # from which it was read, for another replica
 
 
-class _Hint(NamedTuple):
-    """The place at which the next fetch continues."""
-
-    base: int
-    position: int
-    epoch: int
-    chain: interval_digests.State | None  # None: the chain digest is not known here
-
-
-def _agrees(batches: Batches, place: Place) -> bool:
-    """Whether an index entry points to the batch that it names."""
-    return len(batches) > 0 and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == place.last_offset
-
-
 def _within(batches: Batches, offset: int, limit: int) -> Batches:
     """The batches that reach to `offset` and begin below the limit: nearly always all."""
     bases, deltas = batches["base_offset"], batches["last_offset_delta"]
@@ -101,21 +87,19 @@ class Reader:
         self._state, self._segments, self.aborted, self._settled_tuple = state, segments, aborted, settled
         self._directory = str(state.path)
         self.handles: Handles = state.context.handles
-        self._hints: OrderedDict[int, _Hint] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._continuations = Continuations()
         self.epochs = EpochCheck(state)
         self._digests = DigestCheck(state)
         self._generation = 0
         self._path = (-1, state.path)
         self._short_reads = ShortReads(self.handles, self._directory)
-        self.points = PointReads(state, segments, self.epochs, lambda offset, *place: self._remember(offset, _Hint(*place)))
+        self.points = PointReads(state, segments, self.epochs, self._continuations)
 
     def forget(self) -> None:
         """Drop all cached content: the files may have been replaced."""
         self.handles.forget(self._directory)
-        with self._mutex:
-            self._hints.clear()
-            self.epochs.forget()
+        self._continuations.clear()
+        self.epochs.forget()
         self.points.forget()
 
     # ---- by offset -------------------------------------------------------------------------------
@@ -203,24 +187,25 @@ class Reader:
         """Batches of this segment that reach to `offset` or beyond, None if it has none."""
         if not max_bytes and (short := self._short(info, offset, limit, pool)) is not None:
             return short
-        with self._mutex:
-            hint = self._hints.pop(offset, None)
-        place, expected = NO_ENTRY, offset
+        hint = self._continuations.take(offset)
+        place, expected, first = NO_ENTRY, offset, -1
         if hint is None or hint.base != info.base:
-            place, hint = self._enter(info, offset)
+            place, hint, first = self._enter(info, offset)
             expected = -1
         path = self._segment_path(info.base)
         while hint.position < info.size:
             chain = self._chain(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes or DEFAULT_BYTES, pool)
-            if place.number >= 0 and not _agrees(scanned.batches, place):
-                place, hint = NO_ENTRY, self._start(info)  # the index is wrong: read from the start
+            if place.number >= 0 and not place.begins(scanned.batches, first):
+                # The index is wrong: read from the start. Only the next entry was not the right one: read from the one before.
+                place, hint = (NO_ENTRY, self._start(info)) if first < 0 else self._enter_at(info, self.place(info, offset))
+                first = -1
                 continue
             self._check(path, info, hint, scanned, chain)
             batches, state = self._digests.compare(path, info, hint.chain, data, scanned)
             self.epochs.check(path, batches, hint.position)
             end = state.position if state is not None else hint.position + scanned.consumed
-            after = _Hint(info.base, end, int(batches["leader_epoch"][-1]), state)
+            after = Continuation(info.base, end, int(batches["leader_epoch"][-1]), state)
             useful = _within(batches, offset, limit)
             if len(useful):
                 return self._fetched(useful, batches, data, path, hint, after)
@@ -248,41 +233,51 @@ class Reader:
             self.epochs.check(path, rows, found.position)
         if found.row == found.batch_count - 1:
             chain = interval_digests.State(found.number, end, found.digest, end) if info.digested else None
-            self._remember(found.last_offset + 1, _Hint(info.base, end, int(rows["leader_epoch"][-1]), chain))
+            self._continuations.put(found.last_offset + 1, Continuation(info.base, end, int(rows["leader_epoch"][-1]), chain))
         useful, most = rows[found.row : found.row + 1], self._state.context.decompressed_max
         return Fetched(short.data, useful, found.last_offset + 1, path, found.position, decompressed_max=most)
 
-    def _remember(self, offset: int, hint: _Hint) -> None:
-        with self._mutex:
-            self._hints[offset] = hint
-            while len(self._hints) > HINTS_MAX:
-                self._hints.popitem(last=False)
-
     @staticmethod
-    def _start(info: SegmentInfo) -> _Hint:
-        return _Hint(info.base, 0, -1, interval_digests.State() if info.digested else None)
+    def _start(info: SegmentInfo) -> Continuation:
+        return Continuation(info.base, 0, -1, interval_digests.State() if info.digested else None)
 
-    def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, _Hint]:
-        """The start of a read: an index entry, if its chain digest is known or the segment has none."""
+    def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, Continuation, int]:
+        """The start of a read, and the first offset there if it must be `offset`, else -1 (READER-7)."""
         place = self.place(info, offset)
+        following = self._adjacent(info, place) if place.number >= 0 and place.last_offset == offset - 1 else None
+        if following is None:
+            return *self._enter_at(info, place), -1
+        return *self._enter_at(info, following), offset
+
+    def _adjacent(self, info: SegmentInfo, place: Place) -> Place | None:
+        """The next index entry, if its batch directly follows that of `place`."""
+        if place.number + 1 >= info.index_entries:
+            return None
+        with self.handles.acquire(self._directory, info.base, file_names.LOG) as log_fd:
+            found = self._indexed(info, file_names.INDEX, lambda fd: index.adjacent(fd, log_fd, info.base, place), None)
+        return found if found is not None and found.position < info.size else None
+
+    def _enter_at(self, info: SegmentInfo, place: Place) -> tuple[Place, Continuation]:
+        """The start of a read: an index entry, if its chain digest is known or the segment has none."""
         if place.number < 0:
             return NO_ENTRY, self._start(info)
         chain = self._digests.seed(info, place)
         if chain is None and info.digested:
             return NO_ENTRY, self._start(info)  # a digest record is missing: that costs time
-        return place, _Hint(info.base, place.position, -1, chain)
+        return place, Continuation(info.base, place.position, -1, chain)
 
-    def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
+    def _fetched(
+        self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: Continuation, after: Continuation
+    ) -> Fetched:
         next_offset = int(useful["base_offset"][-1]) + int(useful["last_offset_delta"][-1]) + 1
         if len(useful) and useful["base_offset"][-1] == batches["base_offset"][-1]:
-            self._remember(next_offset, after)
+            self._continuations.put(next_offset, after)
         return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._state.context.decompressed_max)
 
     def tail(self, offset: int, committed: bool) -> Tail | None:
         """The state of a tail, if `offset` is the end and a fetch ended there, or if it begins a short active segment."""
         state = self._state
-        with self._mutex:
-            hint = self._hints.get(offset)
+        hint = self._continuations.get(offset)
         if state.page_file is None or state.context.locked:
             return None
         now = state.published()
@@ -296,8 +291,7 @@ class Reader:
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes after `offset`, if a fetch ended there and all following records are in the active segment."""
-        with self._mutex:
-            hint = self._hints.get(offset)
+        hint = self._continuations.get(offset)
         now = self._state.published()
         return now.segment_size - hint.position if hint is not None and hint.base == now.segment_base else None
 
@@ -330,14 +324,14 @@ class Reader:
                 raise
             return otherwise
 
-    def _chain(self, info: SegmentInfo, hint: _Hint, offset: int) -> Chain:
+    def _chain(self, info: SegmentInfo, hint: Continuation, offset: int) -> Chain:
         expected = offset if info.gapless and offset >= 0 else -1
         if hint.position == 0:
             expected = info.base if info.gapless else -1
         return Chain(expected, hint.epoch, gaps_allowed=not info.gapless, segment_base=info.base)
 
     def _read(
-        self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None
+        self, path: Path, info: SegmentInfo, hint: Continuation, chain: Chain, max_bytes: int, pool: BufferPool | None
     ) -> tuple[memoryview, Scanned]:
         """Read and scan; more if the first batch alone is larger than `max_bytes`."""
         want = self._digests.reach(info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES)
@@ -369,7 +363,7 @@ class Reader:
 
     # ---- what must hold --------------------------------------------------------------------------
 
-    def _check(self, path: Path, info: SegmentInfo, hint: _Hint, scanned: Scanned, chain: Chain) -> None:
+    def _check(self, path: Path, info: SegmentInfo, hint: Continuation, scanned: Scanned, chain: Chain) -> None:
         """A bad first batch is an error. After good batches it is left to the next fetch."""
         if len(scanned.batches):
             return

@@ -22,9 +22,12 @@ class SplitPoint(NamedTuple):
 
 
 def split_points(
-    state: PartitionState, segments: SegmentList, reader: Reader, start: int, end: int, max_bytes: int
+    state: PartitionState, segments: SegmentList, reader: Reader, start: int, end: int, max_bytes: int, count: int | None = None
 ) -> list[SplitPoint]:
-    """The ends of the pieces between two offsets; none if the range is empty. Raises UnknownTopicOrPartitionError."""
+    """The ends of the first `count` pieces between two offsets, of all without it; none if the range is empty.
+
+    Raises UnknownTopicOrPartitionError.
+    """
     if end <= start:
         return []
     now = state.published()
@@ -36,6 +39,8 @@ def split_points(
         position = reader.place(info, start).position if start > info.base else 0
         last = max(position, reader.place(info, end).position if end < info.next_offset else info.size)
         while pieces.size + last - position > max_bytes:
+            if count is not None and len(pieces.made) >= count:
+                return pieces.made
             cut = reader.cut(info, position + max_bytes - pieces.size, position)
             if cut is not None and cut.position < last and pieces.cut(cut.offset, cut.position - position):
                 position = cut.position

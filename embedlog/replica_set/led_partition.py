@@ -229,9 +229,9 @@ class LedPartition:
         """As `Partition.skip_by_time`, of the leader."""
         return self._at_leader(lambda partition: partition.skip_by_time(offset, start_ms, end_ms))
 
-    def split_points(self, start: int, end: int, max_bytes: int) -> list[SplitPoint]:
+    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
         """As `Partition.split_points`, of the leader."""
-        return self._at_leader(lambda partition: partition.split_points(start, end, max_bytes))
+        return self._at_leader(lambda partition: partition.split_points(start, end, max_bytes, count))
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments of the leader."""

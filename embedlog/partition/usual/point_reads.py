@@ -12,7 +12,7 @@ POINT-3  a cut, a compaction and a rebuilt page change the generation or the pag
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native import short_read
 from embedlog._native._rows import RecordRun, record_run
@@ -21,6 +21,7 @@ from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE
+from embedlog.partition.usual.continuations import Continuation
 from embedlog.partition.usual.short_reads import BUFFER_BYTES, FILES, POOLED_BYTES_MIN, READ_BYTES_MAX
 from embedlog.storage import interval_digests
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from embedlog.partition.checks.epoch_check import EpochCheck
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState
+    from embedlog.partition.usual.continuations import Continuations
     from embedlog.partition.usual.recent_batches import RecentBatches
     from embedlog.storage.control_page import PageFile
     from embedlog.storage.descriptors import Handle
@@ -47,12 +49,6 @@ class PointRead(NamedTuple):
     log_start: int
     visible_end: int
     epoch: int
-
-
-class Remember(Protocol):
-    """Takes over the place after a batch, at which the next fetch continues."""
-
-    def __call__(self, offset: int, base: int, position: int, epoch: int, chain: interval_digests.State | None) -> None: ...
 
 
 class _Kept(NamedTuple):
@@ -84,8 +80,8 @@ class _Place:
 class PointReads:
     """Reads of single batches of one partition. Threads: any."""
 
-    def __init__(self, state: PartitionState, segments: SegmentList, epochs: EpochCheck, remember: Remember) -> None:
-        self._state, self._segments, self._epochs, self._remember = state, segments, epochs, remember
+    def __init__(self, state: PartitionState, segments: SegmentList, epochs: EpochCheck, continuations: Continuations) -> None:
+        self._state, self._segments, self._epochs, self._continuations = state, segments, epochs, continuations
         self._handles, self._directory = state.context.handles, str(state.path)
         self._recent: RecentBatches = state.context.recent_batches
         self._places: tuple[_Place, ...] = ()  # in the order of their base offsets, as `_bases`
@@ -219,7 +215,7 @@ class PointReads:
         if end == found.size and start + batch.size == found.need:  # a tail begins there
             digested = place.info.digested
             chain = interval_digests.State(found.number, end, found.chain.digest, end) if digested else None
-            self._remember(run.end, place.info.base, end, batch.leader_epoch, chain)
+            self._continuations.put(run.end, Continuation(place.info.base, end, batch.leader_epoch, chain))
         if codec or batch.size >= KEPT_BYTES_MIN:
             self._keep(batch.base_offset, kept, len(body) if codec else len(data))
         return kept

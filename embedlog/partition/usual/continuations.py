@@ -1,0 +1,51 @@
+"""Remembers where the next fetches of a partition continue, so that a sequential reader needs no index.
+
+CONTINUATIONS-1  a place is taken once. It is stored again by the fetch that used it, for the offset after its last batch
+CONTINUATIONS-2  only the last `PLACES_MAX` places are kept: as many sequential readers of one partition are fast
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from embedlog.storage import interval_digests
+
+PLACES_MAX: Final = 32
+
+
+class Continuation(NamedTuple):
+    """The place of a batch in a segment, and what a reader knows there."""
+
+    base: int  # of the segment
+    position: int
+    epoch: int  # of the batch before; -1: not known
+    chain: interval_digests.State | None  # None: the chain digest is not known here
+
+
+class Continuations:
+    """Continuations by offset. Threads: any."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[int, Continuation] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def take(self, offset: int) -> Continuation | None:
+        """The place of the batch at `offset`, which is forgotten."""
+        with self._mutex:
+            return self._places.pop(offset, None)
+
+    def get(self, offset: int) -> Continuation | None:
+        with self._mutex:
+            return self._places.get(offset)
+
+    def put(self, offset: int, place: Continuation) -> None:
+        with self._mutex:
+            self._places[offset] = place
+            while len(self._places) > PLACES_MAX:
+                self._places.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._mutex:
+            self._places.clear()

@@ -1,0 +1,177 @@
+"""Scans that are divided by the index, compared with scans that are read in order: the same records, and the same errors.
+
+The rules are CHUNK-5 and READER-7.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import Record
+from embedlog.columns.arrow_export import ALL_COLUMNS
+from embedlog.columns.batch import records_of
+from embedlog.columns.chunks import Range, Source
+from embedlog.errors import EmbedlogError
+from embedlog.format.record_columns import Window
+from tests.support.transactional_producers import begun
+
+LOG_NAME = f"{0:020d}.log"
+INDEX_NAME = f"{0:020d}.index"
+
+
+@pytest.fixture(autouse=True)
+def several_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+
+
+def opened(tmp_path: Path, **config: Any) -> embedlog.Log:
+    log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
+    log.create_topic("t", 1, config={"flush.ms": 3_600_000, **config})
+    return log
+
+
+def append(log: embedlog.Log, rng: random.Random, count: int, **options: Any) -> None:
+    """Batches of one to twenty records."""
+    with log.producer(linger_ms=0, **options) as producer:
+        while count > 0:
+            size = min(count, rng.randint(1, 20))
+            values = [rng.randbytes(rng.randint(0, 300)) for _ in range(size)]
+            producer.send_batch("t", values, keys=[b"%d" % rng.randrange(50) for _ in values]).result()
+            count -= size
+
+
+def source(log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted") -> Source:
+    partition = log._engine.partition("t", 0)
+    return Source({0: partition}, {0: window}, isolation=isolation, columns=ALL_COLUMNS, max_bytes=max_bytes)
+
+
+def taken(made: Source, pieces: Iterator[Any]) -> Iterator[list[Record[bytes, bytes]]]:
+    for number, decoded, rest in pieces:
+        while True:
+            if decoded is not None and decoded.count:
+                yield records_of("t", number, decoded)
+            if rest is None:
+                break
+            number, decoded, rest = made.rest(rest)
+
+
+def outcome(made: Source, pieces: Iterator[Any]) -> tuple[list[Record[bytes, bytes]], str]:
+    """All records, and the error that ended the scan."""
+    found: list[Record[bytes, bytes]] = []
+    try:
+        for part in taken(made, pieces):
+            found += part
+    except EmbedlogError as error:
+        return found, f"{type(error).__name__}: {error}"
+    return found, ""
+
+
+def compare(log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted") -> int:
+    """Check that three ways have the same outcome; the number of ranges of the divided one."""
+    ordered = source(log, window, max_bytes, isolation)
+    expected = outcome(ordered, ordered.pieces())
+    divided, ranges = source(log, window, max_bytes, isolation), list[Range]()
+    assert outcome(divided, decodings(divided, ranges)) == expected
+    threads = source(log, window, max_bytes, isolation)
+    assert outcome(threads, threads.pieces_ahead()) == expected
+    return len(ranges)
+
+
+def decodings(made: Source, ranges: list[Range]) -> Iterator[Any]:
+    """The decoded parts of a divided scan, in one thread; `ranges` gets its ranges."""
+    for part in iter(made.fetch_apart, None):
+        if isinstance(part, Range):
+            ranges.append(part)
+        yield made.decode(part)
+
+
+def windows(rng: random.Random, log: embedlog.Log) -> Iterator[Window]:
+    bounds = log._engine.partition("t", 0).bounds()
+    start, end = bounds.log_start, bounds.high_watermark
+    yield Window(start, end)
+    for _ in range(5):
+        first = rng.randint(start, end)
+        yield Window(first, rng.randint(first, end))
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 1000, 100_000])
+def test_a_divided_scan_has_the_records_of_an_ordered_one(tmp_path: Path, rng: random.Random, interval_bytes: int) -> None:
+    """Also over several segments, and with an index that has few entries or none."""
+    with opened(tmp_path, **{"index.interval.bytes": interval_bytes, "segment.bytes": 40_000}) as log:
+        append(log, rng, 1000)
+        ranges = sum(compare(log, window, rng.choice([500, 5_000, 30_000])) for window in windows(rng, log))
+        assert ranges > 5
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd", "gzip"])
+def test_compressed_batches_between_plain_ones_are_in_a_divided_scan(tmp_path: Path, rng: random.Random, codec: str) -> None:
+    with opened(tmp_path, **{"index.interval.bytes": 500}) as log:
+        for _ in range(6):
+            append(log, rng, 60)
+            append(log, rng, 60, compression_type=codec)
+        assert sum(compare(log, window, 2_000) for window in windows(rng, log)) > 0
+
+
+def test_a_divided_scan_of_committed_records_leaves_out_the_aborted_ones(tmp_path: Path, rng: random.Random) -> None:
+    with opened(tmp_path, **{"index.interval.bytes": 200}) as log:
+        for number in range(40):
+            writer = begun(log)
+            for _ in range(rng.randint(1, 5)):
+                writer.write(b"%d" % number * rng.randint(1, 50))
+            writer.commit() if rng.random() < 0.5 else writer.abort()
+            append(log, rng, rng.randint(0, 10))
+        for isolation in ("read_committed", "read_uncommitted"):
+            assert sum(compare(log, window, 600, isolation) for window in windows(rng, log)) > 0
+
+
+def test_a_divided_scan_passes_over_removed_records(tmp_path: Path, rng: random.Random) -> None:
+    config = {"cleanup.policy": "compact", "segment.bytes": 5_000, "index.interval.bytes": 100, "min.cleanable.dirty.ratio": 0.0}
+    with opened(tmp_path, **config) as log:
+        append(log, rng, 600)
+        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        append(log, rng, 100)
+        assert sum(compare(log, window, 700) for window in windows(rng, log)) > 0
+
+
+@pytest.mark.parametrize("what", ["log", "index"])
+def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: random.Random, what: str) -> None:
+    """A damaged index costs time only. Of a damaged log each scan returns the records before the damage."""
+    with opened(tmp_path, **{"index.interval.bytes": 300}) as log:
+        append(log, rng, 400)
+    path = tmp_path / "log" / "t-0" / (LOG_NAME if what == "log" else INDEX_NAME)
+    good, failures = path.read_bytes(), 0
+    for _ in range(25):
+        data = bytearray(good)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        with embedlog.open(tmp_path / "log", read_only=True) as log:
+            window = Window(0, 400)
+            ordered = source(log, window, 3_000)
+            expected, error = outcome(ordered, ordered.pieces())
+            failures += bool(error)
+            divided = source(log, window, 3_000)
+            found, other = outcome(divided, decodings(divided, []))
+        assert found == expected
+        assert bool(other) == bool(error)
+    path.write_bytes(good)
+    assert (failures > 0) == (what == "log")
+
+
+def test_a_read_from_the_offset_after_an_index_entry_begins_at_the_next_entry(tmp_path: Path, rng: random.Random) -> None:
+    """READER-7: not at the batch before, which is of no use to it."""
+    with opened(tmp_path, **{"index.interval.bytes": 0}) as log:
+        append(log, rng, 300)
+        partition = log._engine.partition("t", 0)
+        whole = partition.fetch(0, max_bytes=1 << 20, isolation="read_uncommitted")
+        positions = dict(zip(whole.batches["base_offset"].tolist(), whole.batches["position"].tolist(), strict=True))
+        for offset in list(positions)[2:]:  # the first batch has no entry, and so none is before the second one
+            partition._reader.forget()
+            fetched = partition.fetch(offset, max_bytes=1, isolation="read_uncommitted")
+            assert fetched.position == positions[offset], offset
+            assert int(fetched.batches["base_offset"][0]) == offset
