@@ -12,6 +12,7 @@ import pytest
 from embedlog.consumer.consumer import Consumer
 from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format import record_batch as record
+from embedlog.partition.split_points import SplitPoint
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.topic import Topic
 from embedlog.types import OffsetAndTimestamp, TopicPartition
@@ -105,6 +106,11 @@ class FakePartition:
 
     def unread_bytes(self, offset: int) -> int:
         return sum(len(each.data) for each in self.stored if each.last >= offset)
+
+    def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
+        """A point after each batch, as of a log with an index entry for each and with large batches."""
+        inside = [each for each in self.stored if each.last >= start and each.base < end]
+        return [SplitPoint(min(each.last + 1, end), len(each.data)) for each in inside[:count]]
 
     def visible_end(self, committed: bool) -> int:
         bounds = self.bounds()
