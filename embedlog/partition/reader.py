@@ -8,8 +8,7 @@ READER-4  a reader knows the chain digest at the start of a segment and at the r
           every later record and at the published end, before it returns a batch. A read ends where the digest can be compared
 READER-5  a missing file means that the list of segments is outdated: it is read again once before an error
 READER-6  a fetch of 0 bytes reads one batch in one call. Unusual cases and findings are left to a fetch of DEFAULT_BYTES
-READER-7  a read from the offset after that of an index entry begins at the next entry, if its batch directly follows and begins
-          at this offset
+READER-7  a read from the offset after that of an index entry begins at the next entry, if its batch follows and begins there
 """
 
 from __future__ import annotations
