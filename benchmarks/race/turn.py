@@ -110,7 +110,9 @@ def fill(peer: Peer) -> Answer:
         peer.append_timed(values, BASE_MS + sent)
         sent += len(values)
 
-    return appended(peer, limited(peer.job, peer.job.batch), append, bytes_of, warm=False)
+    found = appended(peer, limited(peer.job, peer.job.batch), append, bytes_of, warm=False)
+    peer.settle()
+    return found
 
 
 def acknowledged(peer: Peer) -> Answer:

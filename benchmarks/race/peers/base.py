@@ -89,6 +89,9 @@ class Peer:
     def finish(self) -> None:
         """Return when all appended values are kept."""
 
+    def settle(self) -> None:
+        """After a store was filled: bring it into the form that its readers meet later."""
+
     def stored(self) -> int:
         """The number of records in the store."""
         raise NotImplementedError

@@ -66,6 +66,15 @@ class RocksdbPeer(Peer):
     def acknowledged(self, value: bytes) -> None:
         self._db.put(NUMBER.pack(next(self._numbers)), TIME.pack(now_ms()) + value, self._keeping)
 
+    def finish(self) -> None:
+        """A memtable is compressed when it is flushed, so that compression belongs to the appends."""
+        if self.job.codec != "none":
+            self._db.flush()
+
+    def settle(self) -> None:
+        """Without a flush a reader would find the records in the log, not in blocks with checksums."""
+        self._db.flush()
+
     def stored(self) -> int:
         at = self._db.iter()
         at.seek_to_last()
