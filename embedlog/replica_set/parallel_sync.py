@@ -40,7 +40,7 @@ def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: i
 def commit_and_sync(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int) -> None:
     """Commit, then sync the directories of the ISR. One with a failed sync leaves the ISR; then the others are enough.
 
-    Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the deadline (PARALLELSYNC-2).
+    Raises LeaderChanged if that of the leader fails, and the errors of a commit. It ends at the deadline (PARALLELSYNCS-2).
     """
     while True:
         replicas.commit(leader, end, deadline_ns)

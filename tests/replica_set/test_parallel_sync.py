@@ -119,7 +119,7 @@ def test_a_follower_with_a_failed_sync_leaves_the_isr(tmp_path: Path) -> None:
 
 
 def test_a_member_that_fails_between_commit_and_sync_leaves_the_isr(tmp_path: Path) -> None:
-    """PARALLELSYNC-4: else it leads after a power loss, without the acknowledged record."""
+    """PARALLELSYNC-2: else it leads after a power loss, without the acknowledged record."""
     with a_set(tmp_path) as (decisions, [process]):
         make_durable(process)
         process.partition.append(run_of(b"first"))

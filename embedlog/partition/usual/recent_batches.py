@@ -25,9 +25,8 @@ class RecentBatches:
 
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self.mutex = (
-            threading.RLock()
-        )  # of all kept batches. The collector may run a finalizer that closes a log inside of a section
+        # Of all kept batches. The garbage collector may run a finalizer that closes a log inside a section.
+        self.mutex = threading.RLock()
         self._order: OrderedDict[tuple[int, int], tuple[Owner, int]] = OrderedDict()
         self.size_bytes = 0
 
