@@ -239,7 +239,7 @@ wheels: $(RELEASE)/.tools
 	@$(RELEASE)/bin/python -m release.wheels
 
 test-wheels:
-	@compgen -G 'dist/*manylinux*_$$(uname -m).whl' >/dev/null || $(call fail,no wheel of this machine in dist/: run make wheels)
+	@compgen -G "dist/*manylinux*_$$(uname -m).whl" >/dev/null || $(call fail,no wheel of this machine in dist/: run make wheels)
 	@$(PYTHON) -m release.trial $$(ls dist/*manylinux*_$$(uname -m).whl) $(PYTHONS)
 
 clean:
