@@ -225,7 +225,7 @@ site: install $(VENV)/.docs
 # ---- wheels ----------------------------------------------------------------------------------------------------------
 
 # Pythons of `make test-wheels`: those on the path, and those of pyenv.
-PYTHONS ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3.15; do command -v $$name; done; \
+PYTHONS ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3.15; do command -v $$name || true; done; \
     ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[1-9].*/bin/python 2>/dev/null)
 
 $(RELEASE)/.tools: release/requirements.txt

@@ -33,3 +33,14 @@ def test_without_a_wheel_of_this_machine_the_command_that_makes_it_is_named(tmp_
     found = made(tmp_path)
     assert found.returncode != 0
     assert "run make wheels" in found.stderr
+
+
+def test_every_python_of_the_machine_is_tried(tmp_path: Path) -> None:
+    """Also those after a name that is not on the path."""
+    python = tmp_path / "pyenv" / "versions" / "3.13.99" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    command = ["make", "-s", "-f", str(ROOT / "Makefile"), "-n", "test-wheels", "PYTHON=echo"]
+    environment = {"PATH": "/usr/bin:/bin", "PYENV_ROOT": str(tmp_path / "pyenv")}
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert str(python) in found.stdout
