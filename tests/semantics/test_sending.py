@@ -97,7 +97,8 @@ def test_round_robin_counts_for_each_topic_and_skips_nothing(log: embedlog.Log) 
         assert [(one.result(10).partition, other.result(10).partition) for one, other in found] == [
             (0, 0), (1, 1), (2, 2), (3, 0), (0, 1),
         ]  # fmt: skip
-        assert producer.send_batch("u", [b"v"] * 4, [b"k"] * 4).result(10) == [("u", 0, 2, 1), ("u", 1, 2, 1), ("u", 2, 1, 2)]
+        places = producer.send_batch("u", [b"v"] * 4, [b"k"] * 4).result(10)
+        assert sorted(places) == [("u", 0, 2, 1), ("u", 1, 2, 1), ("u", 2, 1, 2)]  # the order of partitions is not promised
 
 
 @pytest.mark.parametrize("batch", [False, True])
