@@ -45,7 +45,7 @@ SIZE = : about 100 packages and 1.5 GB$(if $(findstring spark,$(EXTRAS)),$(comma
 
 fail = { echo 'embedlog: $(1)' >&2; exit 1; }
 
-.PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
+.PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-threads test-arm test-slow \
     test-all fuzz check bench race race-pages docs site wheels test-wheels clean
 
 help:
@@ -56,6 +56,7 @@ help:
 	@echo 'make test-faults    all experiments, mutants and models: about two hours on two cores (RESUME=1 continues)'
 	@echo 'make test-spark     the tests with Spark, in sessions and small clusters'
 	@echo 'make test-sanitize  the suite with sanitizers for the C core (ASan, UBSan)'
+	@echo 'make test-threads   the tests with threads without the GIL: FREE_THREADED_PYTHON, with ThreadSanitizer if it has that'
 	@echo 'make fuzz           the C core with libFuzzer (clang, ASan, UBSan): FUZZ_RUNS executions of each harness'
 	@echo 'make test-arm       the C core compiled for arm64, and run if there is an emulator'
 	@echo 'make test-slow      the suite with its slow tests and the tests with a real Kafka'
@@ -157,6 +158,33 @@ test-sanitize: install
 	    -m 'not slow and not faults and not kafka and not spark' $(ARGS) $(OR_KEPT)
 	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
 	    || { head -40 $(SANITIZE)/reports/*; $(call fail,the sanitizers found errors: see $(SANITIZE)/reports); }
+
+# With a Python that was built --with-thread-sanitizer the extensions are too, and a report fails the target. lz4 is compiled.
+FREE_THREADED_PYTHON ?= $(shell command -v python3.14t)
+THREADS := build/threads
+THREADS_PACKAGES := 'setuptools>=77' 'cffi>=2' numpy lz4 'pytest>=8.2,<9.2' pytest-benchmark pytest-timeout pytest-xdist \
+    hypothesis xxhash
+TSAN = suppressions=$(CURDIR)/tests/threads/suppressions.txt history_size=4 exitcode=0 log_path=$(CURDIR)/$(THREADS)/reports/tsan
+test-threads: ARGS ?= tests/threads
+test-threads:
+	@[ -n "$(FREE_THREADED_PYTHON)" ] || $(call fail,no free-threaded Python: set FREE_THREADED_PYTHON=…/python3.14t)
+	@$(FREE_THREADED_PYTHON) -c 'import sys; sys.exit(sys._is_gil_enabled())' 2>/dev/null \
+	    || $(call fail,$(FREE_THREADED_PYTHON) has a GIL)
+	@mkdir -p $(THREADS); rm -rf $(THREADS)/reports; mkdir $(THREADS)/reports
+	@[ -x $(THREADS)/venv/bin/python ] || $(FREE_THREADED_PYTHON) -m venv $(THREADS)/venv
+	@$(THREADS)/venv/bin/python $(INSTALL) $(THREADS_PACKAGES) >$(THREADS)/install.txt 2>&1 \
+	    || $(call fail,pip cannot install the packages of the tests: see $(THREADS)/install.txt)
+	@sanitizer=$$($(THREADS)/venv/bin/python -c "import sysconfig; \
+	        print('thread' if 'with-thread-sanitizer' in (sysconfig.get_config_var('CONFIG_ARGS') or '') else '')"); \
+	    $(TEST_BUILD) EMBEDLOG_STRICT=1 EMBEDLOG_SANITIZE=$$sanitizer $(THREADS)/venv/bin/python setup.py -q build \
+	        --build-base $(THREADS) --build-lib $(THREADS)/lib >$(THREADS)/build.txt 2>&1 \
+	        || { tail -5 $(THREADS)/build.txt; $(call fail,the C core does not compile: see $(THREADS)/build.txt); }; \
+	    $(IN_MEMORY) $(WITHIN) 120m env EMBEDLOG_SANITIZE=$$sanitizer \
+	        TSAN_OPTIONS="$(TSAN)" $(THREADS)/venv/bin/python -m pytest $$([ -n "$$sanitizer" ] || echo '$(PARALLEL)') \
+	        -p no:faulthandler -o timeout=1200 -o 'pythonpath=$(THREADS)/lib .' \
+	        -m 'not slow and not faults and not kafka and not spark' $(ARGS) $(OR_KEPT)
+	@! grep -l '^ *#.* _\(core\|rows\)\.cpython\|embedlog/_native' $(THREADS)/reports/* 2>/dev/null \
+	    || $(call fail,ThreadSanitizer found races in the extensions: see $(THREADS)/reports)
 
 # A missing tool is reported and is no failure, because few machines have a cross compiler.
 test-arm: $(VENV)/.tools

@@ -2,7 +2,7 @@
 
 - a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test code
 - it has no symbol and no text of fault injection and mutants
-- one wheel serves every later Python of its platform: the stable ABI of Python 3.11
+- one wheel serves every later Python of its platform: the stable ABI of Python 3.11. A free-threaded Python has one of its own
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 
 # Names and texts of fault injection and mutants (`embedlog/_native/testing`).
 TEST_NAMES = (b"mutant", b"el_fault", b"el_before", b"el_after", b"el_point", b"torn-publish", b"before-unlock")
-EXTENSIONS = ("embedlog/_native/_core.abi3.so", "embedlog/_native/_rows.abi3.so")
-NEEDED = {*EXTENSIONS, "embedlog/py.typed", "embedlog/_native/_rows.pyi", "pyspark_embedlog/__init__.py"}
+NEEDED = {"embedlog/py.typed", "embedlog/_native/_rows.pyi", "pyspark_embedlog/__init__.py"}
 REQUIRED = {"cffi", "lz4", "numpy", "zstandard"}
-NAME = re.compile(r"embedlog-(?P<version>[^-]+)-cp311-abi3-(?P<platforms>[\w.]+)\.whl")
+NAME = re.compile(r"embedlog-(?P<version>[^-]+)-(?P<abi>cp311-abi3|cp314-cp314t)-(?P<platforms>[\w.]+)\.whl")
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine, a number of two bytes at byte 18 of an ELF file
 
 
@@ -26,20 +25,28 @@ def problems(wheel: Path) -> list[str]:
     """What is wrong with this wheel, one line each; an empty list if nothing is."""
     name = NAME.fullmatch(wheel.name)
     if name is None:
-        return [f"{wheel.name}: the name is not embedlog-VERSION-cp311-abi3-PLATFORM.whl"]
+        return [f"{wheel.name}: the name is neither embedlog-VERSION-cp311-abi3-PLATFORM.whl nor that of cp314-cp314t"]
+    modules = extensions(name["abi"], name["platforms"])
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        found = [f"{missing} is missing" for missing in sorted(NEEDED - names)]
+        found = [f"{missing} is missing" for missing in sorted({*NEEDED, *modules} - names)]
         found += [f"{extra} is a source of C" for extra in sorted(names) if extra.endswith((".c", ".h"))]
         metadata = f"embedlog-{name['version']}.dist-info"
         tops = {each.split("/")[0] for each in names} - {"embedlog", "pyspark_embedlog", "embedlog.libs", metadata}
         found += [f"{top} does not belong to the package" for top in sorted(tops)]
-        for extension in names.intersection(EXTENSIONS):
+        for extension in names.intersection(modules):
             found += _extension_problems(extension, archive.read(extension), name["platforms"])
         found += _metadata_problems(archive.read(f"{metadata}/METADATA"))
         if not any(each.endswith("/LICENSE") for each in names):
             found.append("LICENSE is missing")
     return [f"{wheel.name}: {each}" for each in found]
+
+
+def extensions(abi: str, platforms: str) -> tuple[str, ...]:
+    """Both extension modules, with the ending of the ABI."""
+    machine = next((machine for machine in ELF_MACHINES if platforms.endswith(machine)), "")
+    ending = "abi3" if abi.endswith("abi3") else f"cpython-314t-{machine}-linux-gnu"
+    return tuple(f"embedlog/_native/{name}.{ending}.so" for name in ("_core", "_rows"))
 
 
 def _extension_problems(name: str, binary: bytes, platforms: str) -> list[str]:

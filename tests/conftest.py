@@ -12,6 +12,8 @@ import os
 import random
 import shutil
 import signal
+import sys
+import sysconfig
 import tarfile
 import tempfile
 import zlib
@@ -54,6 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if not system.TEST_BUILD and "EMBEDLOG_INSTALLED" not in os.environ:  # a trial of a wheel runs tests that need neither
         core = "this core has no fault injection and no mutants (not the test build)"
         pytest.exit(f"embedlog: {core}: EMBEDLOG_TEST_BUILD=1 pip install --no-build-isolation -e .", returncode=4)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A free-threaded Python ran the whole session without the GIL: no import switched it on."""
+    free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED") and os.environ.get("PYTHON_GIL") != "1"
+    if free_threaded and sys._is_gil_enabled():  # type: ignore[attr-defined]
+        print("embedlog: an import has switched the GIL on", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -2,9 +2,10 @@
 
 BUILD-1  a header of `api` has no directives (except `native.h`, which includes the others): cffi and the C compiler read the
     same text
-BUILD-2  one binary per platform, not one per Python: the limited API
-BUILD-3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1 and EMBEDLOG_SANITIZE=1 are for
-    development
+BUILD-2  one binary per platform, not one per Python: the limited API. A free-threaded Python, which has none before 3.15, needs
+    a binary of its own
+BUILD-3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1, EMBEDLOG_SANITIZE=1 (address,
+    undefined) and EMBEDLOG_SANITIZE=thread are for development
 BUILD-4  fault injection and mutants (`testing`) exist only in the test build: EMBEDLOG_TEST_BUILD=1, or an editable install
     without EMBEDLOG_TEST_BUILD=0; a wheel has neither
 """
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 from cffi import FFI
 
+STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 FOLDER = Path(__file__).resolve().parent
 CORE_FOLDERS = ("codec", "system", "log")
 
@@ -25,8 +28,9 @@ STRICT_FLAGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unu
 # Frame pointers make the sanitizers' reports readable; -O1 keeps the lines of code apart.
 # Python's own -fwrapv would hide overflows.
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-wrapv"]
-SANITIZE_FLAGS = [*SANITIZERS, "-fno-omit-frame-pointer", "-O1", "-g"]
-SANITIZE_LINK_FLAGS = ["-fsanitize=address,undefined"]
+SANITIZE_FLAGS = {"1": SANITIZERS, "thread": ["-fsanitize=thread"]}
+SANITIZE_LINK_FLAGS = {"1": ["-fsanitize=address,undefined"], "thread": ["-fsanitize=thread"]}
+READABLE_FLAGS = ["-fno-omit-frame-pointer", "-O1", "-g"]
 TEST_FLAGS = ["-DEMBEDLOG_TEST_BUILD"]
 
 
@@ -40,8 +44,8 @@ def compile_flags() -> list[str]:
     flags = list(FLAGS)
     if os.environ.get("EMBEDLOG_STRICT") == "1":
         flags += STRICT_FLAGS
-    if os.environ.get("EMBEDLOG_SANITIZE") == "1":
-        flags += SANITIZE_FLAGS
+    if (sanitizers := os.environ.get("EMBEDLOG_SANITIZE", "")) in SANITIZE_FLAGS:
+        flags += [*SANITIZE_FLAGS[sanitizers], *READABLE_FLAGS]
     if is_test_build():
         flags += TEST_FLAGS
     return flags
@@ -49,7 +53,7 @@ def compile_flags() -> list[str]:
 
 def link_flags() -> list[str]:
     """Flags for the linker that go with `compile_flags`."""
-    return list(SANITIZE_LINK_FLAGS) if os.environ.get("EMBEDLOG_SANITIZE") == "1" else []
+    return list(SANITIZE_LINK_FLAGS.get(os.environ.get("EMBEDLOG_SANITIZE", ""), []))
 
 
 def core_sources() -> list[Path]:
@@ -77,7 +81,9 @@ def make() -> FFI:
         extra_compile_args=compile_flags(),
         extra_link_args=link_flags(),
         libraries=["pthread"],
-        py_limited_api=True,
+        **({"py_limited_api": True} if STABLE_ABI else {}),  # without the GIL cffi decides
+        # cffi 2 defines it for a free-threaded Python twice, in two ways; the compiler warns
+        undef_macros=["_CFFI_NO_LIMITED_API"] if not STABLE_ABI and os.environ.get("EMBEDLOG_STRICT") == "1" else [],
     )
     return builder
 

@@ -77,7 +77,7 @@ class Waiter:
             until = min(deadline_ns, now + slice_ns)
             spinning = self.spin_until_ns > now
             code = int(lib.el_spin(*arguments, min(until, self.spin_until_ns)) if spinning else lib.el_wait(*arguments, until))
-            if code == len(tails) and not self._word[0] and not _moved(directories, notices):
+            if code == len(tails) and not lib.el_is_woken(self._word) and not _moved(directories, notices):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:
                 return code
@@ -86,4 +86,4 @@ class Waiter:
         lib.el_wake(self._word)
 
     def reset(self) -> None:
-        self._word[0] = 0
+        lib.el_wake_reset(self._word)

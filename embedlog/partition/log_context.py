@@ -7,6 +7,7 @@ CONTEXT-2  descriptors that a partition keeps for appends or syncs are released 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -160,23 +161,42 @@ class Shares(NamedTuple):
         return cls(max(8, limit // 2), max(2, limit // 16), max(2, 3 * limit // 32))
 
 
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
 class Traffic:
     """Bytes, records and waits of one topic of the writers of this process that were dropped, and bytes that it read.
 
-    Readers add to `bytes_out` without a lock: an addition to an attribute is one step for the interpreter's lock.
+    With the GIL readers add to `bytes_out` without a lock: the addition of a local to an attribute is one step.
     """
 
-    __slots__ = ("bytes_in", "bytes_out", "lock_waited_ns", "lock_waits", "records_in")
+    __slots__ = ("_mutex", "bytes_in", "bytes_out", "lock_waited_ns", "lock_waits", "records_in")
 
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = self.records_in = self.lock_waits = self.lock_waited_ns = 0
+        self._mutex = threading.RLock()  # a finalizer may drop a writer at any point
 
     def take(self, writer: system.Writer) -> None:
         """Add the counts of a writer that is dropped."""
-        self.bytes_in += int(writer.raw.appended_bytes)
-        self.records_in += int(writer.raw.appended_records)
-        self.lock_waits += int(writer.raw.lock_waits)
-        self.lock_waited_ns += int(writer.raw.lock_waited_ns)
+        raw = writer.raw
+        with self._mutex:
+            self.bytes_in += int(raw.appended_bytes)
+            self.records_in += int(raw.appended_records)
+            self.lock_waits += int(raw.lock_waits)
+            self.lock_waited_ns += int(raw.lock_waited_ns)
+
+    if FREE_THREADED:
+
+        def read(self, size: int) -> None:
+            """Add bytes that were read."""
+            with self._mutex:
+                self.bytes_out += size
+
+    else:
+
+        def read(self, size: int) -> None:
+            """Add bytes that were read."""
+            self.bytes_out += size
 
 
 class Holder(Protocol):

@@ -322,7 +322,7 @@ class Partition:
         self._context.check_open()
         committed = isolation == "read_committed"
         found = self._reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
-        self._state.traffic.bytes_out += len(found.data)
+        self._state.traffic.read(len(found.data))
         return found
 
     def tail(self, offset: int, isolation: str) -> Tail | None:

@@ -1,6 +1,7 @@
 """Buffers records that a producer has accepted but not written: the memory limit, and the thread that passes due batches on.
 
-ACCUMULATOR-1  the queues are in C (`_rows`), protected by the interpreter's lock; this module decides which thread waits or wakes
+ACCUMULATOR-1  the queues are in C (`_rows`), protected by the GIL or by a section (section.h); this module decides which thread
+    waits or wakes
 ACCUMULATOR-2  threads that wait for memory are served in order of arrival; no later record overtakes them, not even on the fast
     path
 ACCUMULATOR-3  the thread sleeps until it is notified or a linger time ends: an idle producer uses no CPU
@@ -157,11 +158,13 @@ class Accumulator:
     def _settled(self) -> None:
         """After batches were settled: run their callbacks, and wake threads that wait for memory."""
         on_thread = self.on_thread()
-        self._calling |= on_thread
+        if on_thread:  # not `|=`: without the GIL another thread could store the value from before
+            self._calling = True
         try:
             self.rows.run_late()
         finally:
-            self._calling &= not on_thread
+            if on_thread:
+                self._calling = False
             self._notify_waiting()
 
     def _notify_waiting(self) -> None:

@@ -22,6 +22,7 @@ from embedlog.types import RecordMetadata
 from tests.conftest import ROOT
 from tests.faults.harness.processes import SANITIZED
 from tests.support.batches import Row, batch
+from tests.support.crowd import FREE_THREADED
 
 NEVER_MS = 1e12
 
@@ -358,6 +359,7 @@ def test_futures_outlive_everything_they_came_from() -> None:
 
 
 @pytest.mark.skipif(SANITIZED, reason="the shadow of ASan does not fit into a limit of memory")
+@pytest.mark.skipif(FREE_THREADED, reason="that interpreter reserves memory in advance: the limit is not met")
 def test_a_record_for_which_there_is_no_memory_leaves_the_lane_as_it_was() -> None:
     program = """
 import resource, sys

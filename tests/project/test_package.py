@@ -81,11 +81,13 @@ import embedlog"""
         assert built.stderr.strip() == f"embedlog runs on Linux on x86-64 and arm64 only; this is linux on {machine}"
 
 
-def test_a_free_threaded_python_is_refused_in_one_line() -> None:
-    program = (
-        "import runpy, sysconfig; sysconfig.get_config_var = lambda name: name == 'Py_GIL_DISABLED'; runpy.run_path('setup.py')"
-    )
-    assert python(program, cwd=ROOT).stderr.strip().startswith("embedlog needs the GIL: this is a free-threaded CPython")
+def test_a_free_threaded_python_before_3_14_is_refused_in_one_line() -> None:
+    program = """
+import runpy, setuptools, sys, sysconfig
+sysconfig.get_config_var = lambda name: name == "Py_GIL_DISABLED"
+sys.version_info = (3, 13)
+runpy.run_path("setup.py")"""
+    assert python(program, cwd=ROOT).stderr.strip().startswith("embedlog needs CPython 3.14 or later without the GIL")
 
 
 def test_the_links_of_the_readme_work_on_a_package_index() -> None:
@@ -165,16 +167,19 @@ def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
     assert head["Description-Content-Type"] == "text/markdown"
 
 
-def made_wheel(folder: Path, **files: bytes | None) -> Path:
+def made_wheel(folder: Path, *, abi: str = "cp311-abi3", **files: bytes | None) -> Path:
     """A wheel for x86-64 whose files are as they must be, except for those given (None: without the file)."""
+    platform = "manylinux_2_17_x86_64"
     info = "embedlog-1.0.dist-info"
     extension = b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little")
     metadata = "Metadata-Version: 2.4\nRequires-Python: >=3.11\n" + "".join(
         f"Requires-Dist: {each}\n" for each in contents.REQUIRED
     )
-    content: dict[str, bytes | None] = dict.fromkeys(contents.NEEDED, b"") | dict.fromkeys(contents.EXTENSIONS, extension)
+    content: dict[str, bytes | None] = dict.fromkeys(contents.NEEDED, b"") | dict.fromkeys(
+        contents.extensions(abi, platform), extension
+    )
     content |= {f"{info}/METADATA": metadata.encode(), f"{info}/licenses/LICENSE": b""} | files
-    wheel = folder / "embedlog-1.0-cp311-abi3-manylinux_2_17_x86_64.whl"
+    wheel = folder / f"embedlog-1.0-{abi}-{platform}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, data in content.items():
             if data is not None:
@@ -182,8 +187,17 @@ def made_wheel(folder: Path, **files: bytes | None) -> Path:
     return wheel
 
 
-def test_a_wheel_that_is_as_it_must_be_has_no_problem(tmp_path: Path) -> None:
-    assert contents.problems(made_wheel(tmp_path)) == []
+@pytest.mark.parametrize("abi", ["cp311-abi3", "cp314-cp314t"])
+def test_a_wheel_that_is_as_it_must_be_has_no_problem(tmp_path: Path, abi: str) -> None:
+    assert contents.problems(made_wheel(tmp_path, abi=abi)) == []
+
+
+def test_a_free_threaded_wheel_has_no_extension_of_the_stable_abi(tmp_path: Path) -> None:
+    wheel = made_wheel(tmp_path).rename(tmp_path / "embedlog-1.0-cp314-cp314t-manylinux_2_17_x86_64.whl")
+    assert [each.split(": ")[1] for each in contents.problems(wheel)] == [
+        "embedlog/_native/_core.cpython-314t-x86_64-linux-gnu.so is missing",
+        "embedlog/_native/_rows.cpython-314t-x86_64-linux-gnu.so is missing",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from embedlog.format.process_slot import ProcessSlot
 from embedlog.storage.liveness import Lease, Liveness, SlotState
 from tests.conftest import ROOT
 from tests.faults.harness.processes import Nursery, state_of, until
+from tests.support.crowd import FREE_THREADED
 from tests.support.mutants import mutated
 
 SESSION_MS, HEARTBEAT_MS = 300, 10
@@ -239,7 +240,10 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     assert victim.call("lease_state") == (False, False)
 
 
-@pytest.mark.parametrize("python", [False, True], ids=["native", "python"])
+NEEDS_GIL = pytest.mark.skipif(FREE_THREADED, reason="without the GIL a thread of Python's own is not silent")
+
+
+@pytest.mark.parametrize("python", [False, pytest.param(True, marks=NEEDS_GIL)], ids=["native", "python"])
 def test_member_3_who_computes_without_a_pause_is_alive(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, python: bool
 ) -> None:

@@ -26,6 +26,8 @@ int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, i
 int64_t el_spin(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count,
                 const el_watched_directory *directories, int64_t directory_count, int32_t flags, uint32_t *wake, int64_t until_ns);
 int32_t el_wake(uint32_t *wake);
+int32_t el_wake_reset(uint32_t *wake);
+int32_t el_is_woken(uint32_t *wake);
 /* The futex word at this byte of a control page. */
 enum el_page_word_kind { EL_OTHER_WORD = 0, EL_DATA_WORD = 1, EL_LOCK_WORD = 2, EL_NOTICE_WORD = 3 };
 int32_t el_page_word_kind(int64_t position);

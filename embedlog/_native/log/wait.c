@@ -215,6 +215,13 @@ int32_t el_wake(uint32_t *wake) {
     return EL_OK;
 }
 
+int32_t el_wake_reset(uint32_t *wake) {
+    atomic_store((_Atomic uint32_t *)wake, 0);
+    return EL_OK;
+}
+
+int32_t el_is_woken(uint32_t *wake) { return atomic_load((_Atomic uint32_t *)wake) != 0; }
+
 int32_t el_page_word_kind(int64_t position) {
     return position == (int64_t)offsetof(el_page, data_word)     ? EL_DATA_WORD
            : position == (int64_t)offsetof(el_page, lock_word)   ? EL_LOCK_WORD

@@ -1,5 +1,5 @@
 /* Accumulator: state shared by all partition queues of a producer: memory, linger time, and the wake lock of the sending thread. */
-#include "objects/objects.h"
+#include "objects/active_queues.h"
 
 #include <structmember.h>
 #include <time.h>
@@ -61,22 +61,9 @@ static int accumulator_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Drops the list of queues; none of them will be written any more. */
-static void queues_drop(el_accumulator *self) {
-    el_queue *queue = self->first_active;
-    self->first_active = self->last_active = NULL;
-    while (queue) {
-        el_queue *next = queue->next_active;
-        queue->next_active = NULL;
-        queue->active = 0;
-        Py_DECREF(EL_OBJECT(queue));
-        queue = next;
-    }
-}
-
 static int accumulator_clear(PyObject *object) {
     el_accumulator *self = (el_accumulator *)object;
-    queues_drop(self);
+    el_queues_drop(self);
     self->ready_last = NULL;
     el_batches_drop(&self->ready_first);
     return 0;
@@ -104,7 +91,7 @@ static void accumulator_dealloc(PyObject *object) {
  * GIL. */
 static PyLockStatus wake_lock_wait(el_accumulator *self, PY_TIMEOUT_T limit_us) {
     PyLockStatus status = PY_LOCK_FAILURE;
-    uint32_t seen = self->direct_count;
+    uint32_t seen = __atomic_load_n(&self->direct_count, __ATOMIC_RELAXED);
     for (PY_TIMEOUT_T slept_us = 0; status != PY_LOCK_ACQUIRED && (limit_us < 0 || slept_us < limit_us); slept_us += POLL_US) {
         PY_TIMEOUT_T left_us = limit_us < 0 ? POLL_US : limit_us - slept_us;
         status = PyThread_acquire_lock_timed(self->wake_lock, left_us < POLL_US ? left_us : POLL_US, 0);
@@ -139,51 +126,11 @@ static PyObject *accumulator_wake(PyObject *object, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* Closes the open batch of the queue when it is due. Returns whether there is something to write; else lowers *deadline_ns. */
-static int queue_due(el_accumulator *self, el_queue *queue, int64_t now, int64_t *deadline_ns) {
-    if (queue->busy) return 0; /* the thread that leaves the queue wakes this one */
-    el_producer_batch *last = queue->last;
-    int64_t due = now;
-    if (last && last->state == EL_OPEN && !last->urgent && !self->waiting && !self->closed)
-        due = self->linger_ns > INT64_MAX - last->opened_ns ? INT64_MAX : last->opened_ns + self->linger_ns;
-    if (last && last->state == EL_OPEN && due <= now) last->state = EL_SEALED;
-    if (queue->check_due || (queue->first && queue->first->state != EL_OPEN)) due = queue->not_before_ns;
-    if (due > now && due < *deadline_ns) *deadline_ns = due;
-    return due <= now;
-}
-
-/* Removes empty queues from the list and collects those that are due. */
-static int collect_ready(el_accumulator *self, PyObject *ready, int64_t *deadline_ns) {
-    int64_t now = el_now_ns();
-    int failed = 0;
-    el_queue **link = &self->first_active;
-    self->last_active = NULL;
-    while (*link) {
-        el_queue *queue = *link;
-        if (!queue->first && !queue->check_due) {
-            *link = queue->next_active;
-            queue->next_active = NULL;
-            queue->active = 0;
-            Py_DECREF(queue);
-            continue;
-        }
-        if (queue_due(self, queue, now, deadline_ns) && PyList_Append(ready, EL_OBJECT(queue)) < 0) failed = -1;
-        self->last_active = queue;
-        link = &queue->next_active;
-    }
-    if (*deadline_ns != INT64_MAX) *deadline_ns = *deadline_ns > now ? *deadline_ns - now : 0;
-    return failed;
-}
-
 static PyObject *accumulator_ready(PyObject *object, PyObject *unused) {
     el_accumulator *self = (el_accumulator *)object;
-    int64_t pause_ns = INT64_MAX;
-    PyObject *ready = PyList_New(0);
+    int64_t pause_ns;
+    PyObject *ready = el_queues_ready(self, &pause_ns);
     if (!ready) return NULL;
-    if (collect_ready(self, ready, &pause_ns) < 0) {
-        Py_DECREF(ready);
-        return NULL;
-    }
     self->idle = pause_ns == INT64_MAX;
     if (self->idle) return Py_BuildValue("(NO)", ready, Py_None);
     return Py_BuildValue("(Nd)", ready, (double)pause_ns / 1e9);
@@ -192,15 +139,6 @@ static PyObject *accumulator_ready(PyObject *object, PyObject *unused) {
 static PyObject *accumulator_seal(PyObject *object, PyObject *unused) {
     for (el_queue *queue = ((el_accumulator *)object)->first_active; queue; queue = queue->next_active) el_queue_seal(queue);
     Py_RETURN_NONE;
-}
-
-/* The unsettled batches; the list keeps them alive, but not their place in a queue. */
-static PyObject *accumulator_pending(PyObject *object, PyObject *unused) {
-    PyObject *pending = PyList_New(0);
-    for (el_queue *queue = ((el_accumulator *)object)->first_active; pending && queue; queue = queue->next_active)
-        for (el_producer_batch *batch = queue->first; pending && batch; batch = batch->next)
-            if (PyList_Append(pending, EL_OBJECT(batch)) < 0) Py_CLEAR(pending);
-    return pending;
 }
 
 static PyObject *accumulator_close(PyObject *object, PyObject *unused) {
@@ -217,7 +155,7 @@ static PyObject *accumulator_end(PyObject *object, PyObject *unused) {
     for (el_queue *queue = self->first_active; queue; queue = queue->next_active)
         if (queue->first) Py_RETURN_FALSE;
     self->ended = 1;
-    queues_drop(self);
+    el_queues_drop(self);
     Py_RETURN_TRUE;
 }
 
@@ -248,36 +186,49 @@ static PyObject *accumulator_promise(PyObject *object, PyObject *early) {
     return pair;
 }
 
-static PyMemberDef accumulator_members[] = {
-    {"memory_limit", T_LONGLONG, offsetof(el_accumulator, memory_limit), READONLY, "Upper bound of unsettled bytes."},
-    {"memory_used", T_LONGLONG, offsetof(el_accumulator, memory_used), READONLY, "Unsettled bytes."},
-    {"waiting", T_LONGLONG, offsetof(el_accumulator, waiting), 0, "Threads that wait for memory; records are refused on the fast path meanwhile."},
-    {"record_count", T_LONGLONG, offsetof(el_accumulator, record_count), READONLY, "Records accepted since the start."},
-    {"direct_count", T_UINT, offsetof(el_accumulator, direct_count), READONLY, "Batches appended by callers instead of the thread."},
-    {"shut", T_BOOL, offsetof(el_accumulator, shut), 0, "No transaction is open: queues and routers accept no records."},
-    {"closed", T_BOOL, offsetof(el_accumulator, closed), READONLY, "No more records are accepted."},
-    {"ended", T_BOOL, offsetof(el_accumulator, ended), READONLY, "No batch is written any more, and callbacks run where they are added."},
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_wait)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_wake)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_ready)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_seal)
+EL_METHOD(EL_OF_ACCUMULATOR, el_queues_pending)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_close)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_end)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_forget)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_mark)
+EL_METHOD(EL_OF_ACCUMULATOR, accumulator_promise)
+EL_METHOD(EL_OF_ACCUMULATOR, el_callbacks_run)
+EL_FIELDS(EL_OF_ACCUMULATOR)
+
+static PyGetSetDef accumulator_fields[] = {
+    EL_FIELD(memory_limit, T_LONGLONG, el_accumulator, "Upper bound of unsettled bytes."),
+    EL_FIELD(memory_used, T_LONGLONG, el_accumulator, "Unsettled bytes."),
+    EL_FIELD_SET(waiting, T_LONGLONG, el_accumulator, "Threads that wait for memory; records are refused on the fast path meanwhile."),
+    EL_FIELD(record_count, T_LONGLONG, el_accumulator, "Records accepted since the start."),
+    EL_FIELD(direct_count, T_UINT, el_accumulator, "Batches appended by callers instead of the thread."),
+    EL_FIELD_SET(shut, T_BOOL, el_accumulator, "No transaction is open: queues and routers accept no records."),
+    EL_FIELD(closed, T_BOOL, el_accumulator, "No more records are accepted."),
+    EL_FIELD(ended, T_BOOL, el_accumulator, "No batch is written any more, and callbacks run where they are added."),
     {NULL},
 };
 
 static PyMethodDef accumulator_methods[] = {
-    {"wait", accumulator_wait, METH_O, "wait(timeout_s or None) -> woken: sleeps until wake(). One thread only."},
-    {"wake", accumulator_wake, METH_NOARGS, "Ends the sleep of wait(), the present or the next one."},
-    {"ready", accumulator_ready, METH_NOARGS, "(queues with a closed batch, seconds until the next linger time ends or None)."},
-    {"seal", accumulator_seal, METH_NOARGS, "Closes every open batch before its linger time ends."},
-    {"pending", accumulator_pending, METH_NOARGS, "Unsettled batches."},
-    {"close", accumulator_close, METH_NOARGS, "Accepts no more records; queued records can still be sent."},
-    {"end", accumulator_end, METH_NOARGS, "end() -> whether it has ended: closed, all batches settled, all callbacks run."},
-    {"forget", accumulator_forget, METH_NOARGS, "Ends it and drops its records: in a forked child they belong to the parent."},
-    {"mark", accumulator_mark, METH_NOARGS, "mark() -> ProducerBatch, done when the callbacks of all records settled by now have run."},
-    {"run_late", el_callbacks_run, METH_NOARGS, "Runs the callbacks of settled batches; raises their first exception at the end."},
-    {"promise", accumulator_promise, METH_O, "promise(early) -> (future, batch): a future whose result is set by keep()."},
+    {"wait", EL_ALONE(accumulator_wait), METH_O, "wait(timeout_s or None) -> woken: sleeps until wake(). One thread only."},
+    {"wake", EL_ALONE(accumulator_wake), METH_NOARGS, "Ends the sleep of wait(), the present or the next one."},
+    {"ready", EL_ALONE(accumulator_ready), METH_NOARGS, "(queues with a closed batch, seconds until the next linger time ends or None)."},
+    {"seal", EL_ALONE(accumulator_seal), METH_NOARGS, "Closes every open batch before its linger time ends."},
+    {"pending", EL_ALONE(el_queues_pending), METH_NOARGS, "Unsettled batches."},
+    {"close", EL_ALONE(accumulator_close), METH_NOARGS, "Accepts no more records; queued records can still be sent."},
+    {"end", EL_ALONE(accumulator_end), METH_NOARGS, "end() -> whether it has ended: closed, all batches settled, all callbacks run."},
+    {"forget", EL_ALONE(accumulator_forget), METH_NOARGS, "Ends it and drops its records: in a forked child they belong to the parent."},
+    {"mark", EL_ALONE(accumulator_mark), METH_NOARGS, "mark() -> ProducerBatch, done when the callbacks of all records settled by now have run."},
+    {"run_late", EL_ALONE(el_callbacks_run), METH_NOARGS, "Runs the callbacks of settled batches; raises their first exception at the end."},
+    {"promise", EL_ALONE(accumulator_promise), METH_O, "promise(early) -> (future, batch): a future whose result is set by keep()."},
     {NULL},
 };
 
 static PyType_Slot accumulator_slots[] = {
     {Py_tp_new, accumulator_new}, {Py_tp_dealloc, accumulator_dealloc}, {Py_tp_traverse, accumulator_traverse}, {Py_tp_clear, accumulator_clear},
-    {Py_tp_members, accumulator_members},
+    {Py_tp_getset, accumulator_fields},
     {Py_tp_methods, accumulator_methods}, {Py_tp_doc, "State shared by the partition queues of a producer."}, {0, NULL},
 };
 

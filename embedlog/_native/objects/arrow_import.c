@@ -53,12 +53,6 @@ enum { PLAIN = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALL
 static PyType_Spec owner_spec = {"embedlog._native._rows.ArrowOwner", sizeof(Owner), 0, PLAIN, owner_slots};
 static PyType_Spec view_spec = {"embedlog._native._rows.ArrowView", sizeof(View), 0, PLAIN, view_slots};
 
-int el_arrow_import_ready(PyObject *module) {
-    owner_type = el_type_ready(module, &owner_spec);
-    view_type = owner_type ? el_type_ready(module, &view_spec) : NULL;
-    return view_type ? 0 : -1;
-}
-
 static PyObject *view_new(PyObject *owner, const void *start, int64_t size) {
     static const uint64_t nothing = 0;
     if (size < 0 || (size > 0 && !start)) return PyErr_SetString(PyExc_ValueError, "an Arrow buffer is missing"), NULL;
@@ -149,14 +143,13 @@ static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArr
 }
 
 /* Takes the array over in every case. */
-static PyObject *node_take(const struct ArrowSchema *schema, struct ArrowArray *array) {
+static PyObject *node_take(const struct ArrowSchema *schema, struct ArrowArray array) {
     Owner *owner = (Owner *)PyType_GenericAlloc(owner_type, 0);
     if (!owner) {
-        array->release(array);
+        array.release(&array);
         return NULL;
     }
-    owner->array = *array;
-    array->release = NULL;
+    owner->array = array;
     PyObject *node = node_of(schema, &owner->array, EL_OBJECT(owner), 0);
     Py_DECREF(owner);
     return node;
@@ -170,8 +163,13 @@ static PyObject *arrow_from_array(PyObject *module, PyObject *args) {
     struct ArrowSchema *schema = PyCapsule_GetPointer(schema_capsule, "arrow_schema");
     struct ArrowArray *array = schema ? PyCapsule_GetPointer(array_capsule, "arrow_array") : NULL;
     if (!array) return NULL;
-    if (!schema->release || !array->release) return PyErr_SetString(PyExc_ValueError, "the Arrow array was taken before"), NULL;
-    return node_take(schema, array); /* the schema remains with its capsule, which releases it */
+    el_section section;
+    el_section_enter(&section, array_capsule); /* one thread takes it */
+    struct ArrowArray taken = *array;
+    if (schema->release) array->release = NULL;
+    el_section_leave(&section);
+    if (!schema->release || !taken.release) return PyErr_SetString(PyExc_ValueError, "the Arrow array was taken before"), NULL;
+    return node_take(schema, taken); /* the schema remains with its capsule, which releases it */
 }
 
 typedef struct {
@@ -198,17 +196,18 @@ static void stream_dealloc(PyObject *object) {
 static int stream_enter(Stream *self) {
     unsigned long me = PyThread_get_thread_ident();
     if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
-        if (self->thread == me) return PyErr_SetString(PyExc_RuntimeError, "this thread is already inside the Arrow stream"), -1;
+        if (__atomic_load_n(&self->thread, __ATOMIC_RELAXED) == me)
+            return PyErr_SetString(PyExc_RuntimeError, "this thread is already inside the Arrow stream"), -1;
         Py_BEGIN_ALLOW_THREADS
         PyThread_acquire_lock(self->turn, WAIT_LOCK);
         Py_END_ALLOW_THREADS
     }
-    self->thread = me;
+    __atomic_store_n(&self->thread, me, __ATOMIC_RELAXED);
     return 0;
 }
 
 static void stream_leave(Stream *self) {
-    self->thread = 0;
+    __atomic_store_n(&self->thread, 0, __ATOMIC_RELAXED);
     PyThread_release_lock(self->turn);
 }
 
@@ -228,7 +227,7 @@ static PyObject *stream_next(PyObject *object) {
     if (code && !PyErr_Occurred()) stream_error(self, code);
     stream_leave(self);
     if (code || !array.release) return NULL; /* an error, or the end: StopIteration */
-    return node_take(&self->schema, &array);
+    return node_take(&self->schema, array);
 }
 
 static PyType_Slot stream_slots[] = {
@@ -238,8 +237,6 @@ static PyType_Spec stream_spec = {"embedlog._native._rows.ArrowStream", sizeof(S
 static PyObject *arrow_from_stream(PyObject *module, PyObject *capsule) {
     struct ArrowArrayStream *given = PyCapsule_GetPointer(capsule, "arrow_array_stream");
     if (!given) return NULL;
-    if (!given->release) return PyErr_SetString(PyExc_ValueError, "the Arrow stream was taken before"), NULL;
-    if (!stream_type && !(stream_type = (PyTypeObject *)PyType_FromSpec(&stream_spec))) return NULL;
     Stream *self = (Stream *)PyType_GenericAlloc(stream_type, 0);
     if (!self) return NULL;
     self->turn = PyThread_allocate_lock();
@@ -247,13 +244,27 @@ static PyObject *arrow_from_stream(PyObject *module, PyObject *capsule) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
+    el_section section;
+    el_section_enter(&section, capsule); /* one thread takes it */
     self->stream = *given;
     given->release = NULL;
+    el_section_leave(&section);
+    if (!self->stream.release) {
+        Py_DECREF(self);
+        return PyErr_SetString(PyExc_ValueError, "the Arrow stream was taken before"), NULL;
+    }
     int code = self->stream.get_schema(&self->stream, &self->schema);
     if (!code) return EL_OBJECT(self);
     stream_error(self, code);
     Py_DECREF(self);
     return NULL;
+}
+
+int el_arrow_import_ready(PyObject *module) {
+    owner_type = el_type_ready(module, &owner_spec);
+    view_type = owner_type ? el_type_ready(module, &view_spec) : NULL;
+    stream_type = view_type ? el_type_ready(module, &stream_spec) : NULL;
+    return stream_type ? 0 : -1;
 }
 
 PyMethodDef el_arrow_import_methods[] = {

@@ -2,8 +2,11 @@
  *
  * CARROWSTREAM-1  a consumer calls from any thread, usually without the GIL: every entry takes it
  * CARROWSTREAM-2  a Python exception becomes an errno and a text, so that the consumer's error contains its message
- * CARROWSTREAM-3  the function is not called again after the end or after an error */
+ * CARROWSTREAM-3  the function is not called again after the end or after an error
+ * CARROWSTREAM-4  the section of the schema is the lock of the stream's state: it protects memory from two threads that call it at once */
 #include "objects/arrow.h"
+
+#include "objects/section.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,23 +18,46 @@ typedef struct {
     int error_code;
 } StreamHolding;
 
-/* Stores the raised exception as the stream's last error; returns the errno for it. */
+/* Ends the stream. The first error is kept until the release: a consumer may be reading its text. */
+static void stream_end(StreamHolding *holding, PyObject *error, int code) {
+    el_section section;
+    el_section_enter(&section, holding->schema);
+    PyObject *next = holding->next, *unused = holding->error ? error : NULL;
+    holding->next = NULL;
+    if (!holding->error) {
+        holding->error = error;
+        holding->error_code = code;
+    }
+    el_section_leave(&section);
+    Py_XDECREF(next);
+    Py_XDECREF(unused);
+}
+
+/* Stores the raised exception as the stream's error; returns the errno for it. */
 static int stream_fail(StreamHolding *holding) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
-    holding->error_code = type && PyErr_GivenExceptionMatches(type, PyExc_MemoryError) ? ENOMEM : EIO;
+    int code = type && PyErr_GivenExceptionMatches(type, PyExc_MemoryError) ? ENOMEM : EIO;
     PyObject *name = type ? PyObject_GetAttrString(type, "__name__") : NULL;
     PyObject *text = name && value ? PyUnicode_FromFormat("%U: %S", name, value) : NULL;
     PyErr_Clear();
-    Py_XDECREF(holding->error);
-    holding->error = text;
-    Py_CLEAR(holding->next);
+    stream_end(holding, text, code);
     Py_XDECREF(name);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
-    return holding->error_code;
+    return code;
+}
+
+/* The function of the stream as a new reference; NULL after the end, then with the error code. */
+static PyObject *stream_function(StreamHolding *holding, int *code) {
+    el_section section;
+    el_section_enter(&section, holding->schema);
+    PyObject *next = Py_XNewRef(holding->next);
+    *code = holding->error_code;
+    el_section_leave(&section);
+    return next;
 }
 
 static int stream_schema(struct ArrowArrayStream *stream, struct ArrowSchema *out) {
@@ -47,18 +73,18 @@ static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) 
     int code = 0;
     memset(out, 0, sizeof *out);
     PyGILState_STATE gil = PyGILState_Ensure();
-    if (!holding->next) {
-        code = holding->error_code;
-    } else {
-        PyObject *description = PyObject_CallNoArgs(holding->next);
+    PyObject *next = stream_function(holding, &code);
+    if (next) {
+        PyObject *description = PyObject_CallNoArgs(next);
         if (!description) {
             code = stream_fail(holding);
         } else if (description == Py_None) {
-            Py_CLEAR(holding->next);
+            stream_end(holding, NULL, 0);
         } else if (el_arrow_array_fill(description, out) < 0) {
             code = stream_fail(holding);
         }
         Py_XDECREF(description);
+        Py_DECREF(next);
     }
     PyGILState_Release(gil);
     return code;

@@ -131,7 +131,11 @@ void el_future_observe(el_future *future) {
     if (future->observed || !tally) return;
     future->observed = 1;
     int64_t count = future->index == EL_WHOLE ? future->batch->count : 1;
-    tally->unobserved -= count < tally->unobserved ? count : tally->unobserved;
+    int64_t before = __atomic_load_n(&tally->unobserved, __ATOMIC_RELAXED);
+    int64_t after;
+    do {
+        after = before - (count < before ? count : before);
+    } while (!__atomic_compare_exchange_n(&tally->unobserved, &before, after, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
 int64_t el_callbacks_observe(el_producer_batch *batch, int64_t count) {
@@ -156,13 +160,17 @@ static void tally_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-static PyMemberDef tally_members[] = {
-    {"unobserved", T_LONGLONG, offsetof(el_tally, unobserved), READONLY, "Failed records that were not observed."},
+static PyObject *tally_get(PyObject *object, void *unused) {
+    return PyLong_FromLongLong(__atomic_load_n(&((el_tally *)object)->unobserved, __ATOMIC_RELAXED));
+}
+
+static PyGetSetDef tally_fields[] = {
+    {"unobserved", tally_get, NULL, "Failed records that were not observed.", NULL},
     {NULL},
 };
 
 static PyType_Slot tally_slots[] = {
-    {Py_tp_new, tally_new}, {Py_tp_dealloc, tally_dealloc}, {Py_tp_members, tally_members},
+    {Py_tp_new, tally_new}, {Py_tp_dealloc, tally_dealloc}, {Py_tp_getset, tally_fields},
     {Py_tp_doc, "Counts failed records that were not observed."}, {0, NULL},
 };
 

@@ -84,11 +84,14 @@ static Py_ssize_t item_size(PyObject *item) {
 
 /* (a list of the same items, bytes of all, bytes of the largest, count of None). Checked and copied in one step, without running
  * Python code in between. Bytes are in no cycle, so the copy needs no garbage collection. */
-static PyObject *list_take(PyObject *module, PyObject *list) {
+static PyObject *items_take(PyObject *list) {
     int64_t total = 0, largest = 0, nulls = 0;
-    if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "list_take() takes a list"), NULL;
-    Py_ssize_t count = PyList_Size(list);
-    PyObject *own = PyList_New(count);
+    Py_ssize_t count;
+    PyObject *own = NULL;
+    do { /* other code may change the list while the copy is made */
+        Py_XDECREF(own);
+        own = PyList_New(count = PyList_Size(list));
+    } while (own && count != PyList_Size(list));
     for (Py_ssize_t row = 0; own && row < count; row++) {
         fetch_ahead(list, row, count);
         PyObject *item = PyList_GetItem(list, row);
@@ -107,6 +110,15 @@ static PyObject *list_take(PyObject *module, PyObject *list) {
     return Py_BuildValue("(NLLL)", own, (long long)total, (long long)largest, (long long)nulls);
 }
 
+static PyObject *list_take(PyObject *module, PyObject *list) {
+    if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "list_take() takes a list"), NULL;
+    el_section section;
+    el_section_enter(&section, list);
+    PyObject *answer = items_take(list);
+    el_section_leave(&section);
+    return answer;
+}
+
 /* Copies items from `start` on into the buffers, as many as fit: the next row, or -1 with an exception set. */
 static Py_ssize_t items_move(PyObject *list, Py_ssize_t start, Py_buffer *data, Py_buffer *offsets, Py_buffer *bits, int64_t *used) {
     Py_ssize_t count = PyList_Size(list), most = offsets->len / 4 - 1, row = start;
@@ -116,6 +128,7 @@ static Py_ssize_t items_move(PyObject *list, Py_ssize_t start, Py_buffer *data, 
     for (; row < count && row - start < most; row++) {
         fetch_ahead(list, row, count);
         PyObject *item = PyList_GetItem(list, row);
+        if (!item) return -1; /* the list was shortened meanwhile */
         Py_ssize_t place = row - start, size = item_size(item);
         if (size < 0) return -1;
         if (size > data->len - at || size > INT_MAX - at) break;
@@ -138,9 +151,12 @@ static PyObject *column_fill(PyObject *module, PyObject *args) {
     int64_t used = 0;
     if (!PyArg_ParseTuple(args, "O!nw*w*O:column_fill", &PyList_Type, &list, &start, &data, &offsets, &validity)) return NULL;
     Py_ssize_t next = -1;
+    el_section section;
+    el_section_enter(&section, list);
     if (start < 0 || start > PyList_Size(list)) PyErr_SetString(PyExc_IndexError, "start is outside the list");
     else if (validity == Py_None || PyObject_GetBuffer(validity, &bits, PyBUF_WRITABLE) == 0)
         next = items_move(list, start, &data, &offsets, &bits, &used);
+    el_section_leave(&section);
     PyBuffer_Release(&data);
     PyBuffer_Release(&offsets);
     if (bits.obj) PyBuffer_Release(&bits);

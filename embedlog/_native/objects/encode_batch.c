@@ -39,31 +39,40 @@ static PyObject *batch_write(const el_measured *measured, Py_ssize_t count, el_b
     return batch;
 }
 
+/* `header` has the fields that do not follow from the records. */
+static PyObject *records_encode(PyObject *records, el_batch header) {
+    Py_ssize_t count = PyList_Size(records);
+    if (count < 1 || count > INT32_MAX) return PyErr_SetString(PyExc_ValueError, "a batch has at least one record"), NULL;
+    el_measured few[FEW], *measured = count <= FEW ? few : PyMem_Calloc((size_t)count, sizeof *measured);
+    if (!measured) return PyErr_NoMemory();
+    int64_t size = batch_measure(records, count, measured);
+    header.size = (int32_t)size;
+    header.last_offset_delta = (int32_t)count - 1;
+    header.records = (int32_t)count;
+    PyObject *batch = size < 0 ? NULL : batch_write(measured, count, &header);
+    if (measured != few) PyMem_Free(measured);
+    return batch;
+}
+
 static PyObject *encode_batch(PyObject *module, PyObject *args) {
     PyObject *records;
     long long timestamp_ms, producer_id;
     int attributes, epoch, sequence;
     if (!PyArg_ParseTuple(args, "O!LiLii:encode_batch", &PyList_Type, &records, &timestamp_ms, &attributes, &producer_id, &epoch, &sequence))
         return NULL;
-    Py_ssize_t count = PyList_Size(records);
-    if (count < 1 || count > INT32_MAX) return PyErr_SetString(PyExc_ValueError, "a batch has at least one record"), NULL;
-    el_measured few[FEW], *measured = count <= FEW ? few : PyMem_Calloc((size_t)count, sizeof *measured);
-    if (!measured) return PyErr_NoMemory();
-    int64_t size = batch_measure(records, count, measured);
     el_batch header = {
-        .size = (int32_t)size,
         .base_timestamp = timestamp_ms,
         .max_timestamp = timestamp_ms,
         .producer_id = producer_id,
         .producer_epoch = (int16_t)epoch,
         .base_sequence = sequence,
-        .last_offset_delta = (int32_t)count - 1,
-        .records = (int32_t)count,
         .attributes = (int16_t)attributes,
         .magic = MAGIC,
     };
-    PyObject *batch = size < 0 ? NULL : batch_write(measured, count, &header);
-    if (measured != few) PyMem_Free(measured);
+    el_section section;
+    el_section_enter(&section, records); /* the measured bytes are those that are written */
+    PyObject *batch = records_encode(records, header);
+    el_section_leave(&section);
     return batch;
 }
 

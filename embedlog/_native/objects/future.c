@@ -161,8 +161,18 @@ static PyObject *future_reduce(PyObject *object, PyObject *unused) {
     return NULL;
 }
 
+EL_METHOD(EL_OF_FUTURE, future_observe)
+EL_METHOD(EL_OF_FUTURE, future_hasten)
+EL_METHOD(EL_OF_FUTURE, future_done)
+EL_METHOD(EL_OF_FUTURE, future_add_done_callback)
+EL_KEYWORDS(EL_OF_FUTURE, future_result)
+EL_KEYWORDS(EL_OF_FUTURE, future_exception)
+EL_GETTER(EL_OF_FUTURE, future_get_partition)
+EL_GETTER(EL_OF_FUTURE, future_get_failure)
+EL_SECTIONED(EL_OF_FUTURE, future_repr, PyObject *, (PyObject * self), (self))
+
 static PyGetSetDef future_getset[] = {
-    {"partition", future_get_partition, NULL, "The partition of the record; -1 if there is none, or several.", NULL},
+    {"partition", EL_ALONE(future_get_partition), NULL, "The partition of the record; -1 if there is none, or several.", NULL},
     ABSENT("add_callback", BOTH),
     ABSENT("add_errback", BOTH),
     ABSENT("add_both", BOTH),
@@ -170,22 +180,22 @@ static PyGetSetDef future_getset[] = {
     ABSENT("succeeded", "done() and exception() is None"),
     ABSENT("failed", "done() and exception() is not None"),
     ABSENT("value", "the call is result()"),
-    {"_failure", future_get_failure, NULL, "The exception so far, or None; reading it does not count as observation.", NULL},
+    {"_failure", EL_ALONE(future_get_failure), NULL, "The exception so far, or None; reading it does not count as observation.", NULL},
     {NULL},
 };
 
 static PyMethodDef future_methods[] = {
-    {"_observe", future_observe, METH_O, "As add_done_callback, for the producer itself: a failure remains unobserved."},
-    {"hasten", future_hasten, METH_NOARGS, "Sends the record's batch at once, before its linger time ends."},
-    {"done", future_done, METH_NOARGS, "Whether the record is acknowledged or has failed."},
-    {"result", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
+    {"_observe", EL_ALONE(future_observe), METH_O, "As add_done_callback, for the producer itself: a failure remains unobserved."},
+    {"hasten", EL_ALONE(future_hasten), METH_NOARGS, "Sends the record's batch at once, before its linger time ends."},
+    {"done", EL_ALONE(future_done), METH_NOARGS, "Whether the record is acknowledged or has failed."},
+    {"result", (PyCFunction)(void (*)(void))EL_ALONE(future_result), METH_VARARGS | METH_KEYWORDS,
      "result(timeout=None)\n\nSends the record's batch at once, waits, and returns its RecordMetadata or raises the reason of its failure.\n"
      "DeadlineError after `timeout` seconds; None waits until the record is settled, at most delivery.timeout.ms."},
-    {"get", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
+    {"get", (PyCFunction)(void (*)(void))EL_ALONE(future_result), METH_VARARGS | METH_KEYWORDS,
      "get(timeout=None)\n\n`result`, under the name of kafka-python."},
-    {"exception", (PyCFunction)(void (*)(void))future_exception, METH_VARARGS | METH_KEYWORDS,
+    {"exception", (PyCFunction)(void (*)(void))EL_ALONE(future_exception), METH_VARARGS | METH_KEYWORDS,
      "exception(timeout=None)\n\nWaits like result() and returns the reason of the failure, or None."},
-    {"add_done_callback", future_add_done_callback, METH_O,
+    {"add_done_callback", EL_ALONE(future_add_done_callback), METH_O,
      "add_done_callback(callable)\n\nCalls callable(future) on the producer's thread when the future is done, in the order of the records\n"
      "of a partition. Its exceptions are logged."},
     {"__reduce__", future_reduce, METH_NOARGS, "Refused."},
@@ -195,7 +205,7 @@ static PyMethodDef future_methods[] = {
 
 static PyType_Slot future_slots[] = {
     {Py_tp_dealloc, future_dealloc}, {Py_tp_traverse, future_traverse},
-    {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr},
+    {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, EL_ALONE(future_repr)},
     {Py_am_await, future_await_slot},
     {Py_tp_doc, "The future result of a sent record; awaitable."}, {0, NULL},
 };

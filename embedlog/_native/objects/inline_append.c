@@ -42,12 +42,13 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
         PyErr_SetString(PyExc_TypeError, "open_direct: each follower is (partition, mutex, writer)");
         return NULL;
     }
-    el_replace(&self->target, partition);
-    el_replace(&self->mutex, mutex);
-    el_replace(&self->writer, writer);
-    el_replace(&self->config, config);
-    el_replace(&self->followers, followers);
-    el_replace(&self->packer, packer == Py_None ? NULL : packer);
+    PyObject *before[] = {self->target, self->mutex, self->writer, self->config, self->followers, self->packer};
+    self->target = Py_NewRef(partition);
+    self->mutex = Py_NewRef(mutex);
+    self->writer = Py_NewRef(writer);
+    self->config = Py_NewRef(config);
+    self->followers = Py_XNewRef(followers);
+    self->packer = packer == Py_None ? NULL : Py_NewRef(packer);
     self->codec = codec;
     self->packed_max = packed_max;
     self->append = followers ? NULL : (el_append_call)(uintptr_t)append;
@@ -56,17 +57,15 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     self->together = followers ? (el_together *)(uintptr_t)raw : NULL;
     self->flush_ns = flush_ms > INT64_MAX / 1000000 ? INT64_MAX : flush_ms * 1000000;
     self->batch_bytes_max = batch_bytes_max;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) Py_XDECREF(before[i]); /* last: the queue is complete */
     Py_RETURN_NONE;
 }
 
 PyObject *el_disable_inline(PyObject *object, PyObject *unused) {
     el_queue *self = (el_queue *)object;
-    Py_CLEAR(self->target);
-    Py_CLEAR(self->mutex);
-    Py_CLEAR(self->writer);
-    Py_CLEAR(self->config);
-    Py_CLEAR(self->followers);
-    Py_CLEAR(self->packer);
+    PyObject *before[] = {self->target, self->mutex, self->writer, self->config, self->followers, self->packer};
+    self->target = self->mutex = self->writer = self->config = self->followers = self->packer = NULL;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) Py_XDECREF(before[i]);
     Py_RETURN_NONE;
 }
 
@@ -231,7 +230,7 @@ static int batch_write(el_queue *queue, el_producer_batch *batch, const el_packe
     batch->append_time_ms = out->append_time_ms;
     queue->next_sequence = el_sequence_after(queue->next_sequence, row.last_offset_delta);
     metrics_note(&queue->metrics, batch, size, began_ns);
-    queue->accumulator->direct_count++;
+    el_store(queue->accumulator->direct_count, queue->accumulator->direct_count + 1);
     el_batch_settle(batch, EL_DELIVERED);
     return 1;
 }

@@ -20,10 +20,32 @@ static struct PyModuleDef rows_module = {
     .m_size = -1,
 };
 
+#if defined(Py_GIL_DISABLED) && defined(EMBEDLOG_TEST_BUILD)
+int el_sections_off;
+
+static PyObject *sections_set_off(PyObject *module, PyObject *off) {
+    el_sections_off = PyObject_IsTrue(off);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef extra_functions[] = {{"set_sections_off", sections_set_off, METH_O, "A mutant: no lock without the GIL."}, {NULL}};
+#else
+static PyMethodDef extra_functions[] = {{NULL}};
+#endif
+
+/* Declares that the module needs no GIL, or its import would switch the GIL on. */
+static int module_free_threads(PyObject *module) {
+#ifdef Py_GIL_DISABLED
+    return PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#else
+    return 0;
+#endif
+}
+
 static int module_fill(PyObject *module) {
     PyMethodDef *tables[] = {el_record_methods,    el_column_methods,       el_view_methods,         el_run_methods,
                              el_producer_batch_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions,
-                             el_batch_functions,     el_clock_functions, el_record_run_functions};
+                             el_batch_functions,     el_clock_functions, el_record_run_functions, extra_functions};
     int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_queue_ready, el_producer_batch_ready,
                                   el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready,
                                   el_record_run_ready};
@@ -36,7 +58,7 @@ static int module_fill(PyObject *module) {
 
 PyMODINIT_FUNC PyInit__rows(void) {
     PyObject *module = PyModule_Create(&rows_module);
-    if (module && module_fill(module) < 0) {
+    if (module && (module_free_threads(module) < 0 || module_fill(module) < 0)) {
         Py_DECREF(module);
         return NULL;
     }

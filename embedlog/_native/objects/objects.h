@@ -1,7 +1,7 @@
 /* Declarations shared by the files of `_rows`, the extension with Python objects.
  *
- * COBJECTS-1  the GIL is the lock of all structures here. It is released only for sleeping, and for joining and checksumming sealed
- *             batches, which no thread changes any more
+ * COBJECTS-1  the GIL is the lock of all structures here, or without it the section of the accumulator (section.h). Both are released only
+ *             for sleeping, and for joining and checksumming sealed batches, which no thread changes any more
  * COBJECTS-2  a producer batch is one Kafka batch from its first record until it is settled (delivered or failed). A future is a pointer to
  *             its batch and an index, so that one store settles a thousand futures
  * COBJECTS-3  a partition queue contains the unsettled batches of one partition in record order. A batch leaves it when it is settled;
@@ -12,9 +12,9 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdint.h>
 
 #include "api/native.h"
+#include "objects/section.h"
 
 #define EL_OBJECT(x) ((PyObject *)(x))
 
@@ -156,7 +156,7 @@ struct el_queue {
 
 struct el_accumulator {
     PyObject_HEAD
-    int64_t memory_limit, memory_used;
+    int64_t memory_limit, memory_used; /* memory_used: with el_store */
     int64_t linger_ns;
     int64_t waiting;             /* threads that wait for memory */
     int64_t record_count;        /* accepted since the start */
@@ -166,7 +166,7 @@ struct el_accumulator {
     PyObject *metadata, *run_callback, *await_future, *raised_of, *deadline_error, *forked_error, *state_error;
     PyThread_type_lock wake_lock; /* held, except between a wake and the end of the wait */
     unsigned long thread;        /* the sending thread, after its first wait; 0 before */
-    uint32_t direct_count, direct_seen; /* batches appended by callers, and how many of them the thread has seen */
+    uint32_t direct_count, direct_seen; /* batches appended by callers (with el_store), and how many of them the thread has seen */
     int8_t polling;              /* the thread checks within a millisecond: no wake is needed */
     long pid;
     int8_t woken, idle, unacknowledged, closed;

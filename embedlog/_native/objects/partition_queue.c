@@ -1,4 +1,5 @@
 /* PartitionQueue: the producer batches of one partition; the last one may be open, and records are encoded directly into it. */
+#include "objects/active_queues.h"
 #include "objects/encode_record.h"
 
 #include <structmember.h>
@@ -113,7 +114,7 @@ static void queue_begin(el_queue *queue, el_producer_batch *batch) {
     el_queue_seal(queue);
     el_queue_link(queue, batch);
     queue->queued_bytes += EL_HEADER_SIZE;
-    shared->memory_used += EL_HEADER_SIZE;
+    el_store(shared->memory_used, shared->memory_used + EL_HEADER_SIZE);
     if (!shared->polling && (shared->idle || !shared->linger_ns)) el_wake_thread(shared);
 }
 
@@ -126,7 +127,7 @@ static void batch_write(el_queue *queue, el_producer_batch *batch, const el_item
     if (item->timestamp_ms > batch->max_timestamp) batch->max_timestamp = item->timestamp_ms;
     if (item->timestamp_ms < batch->min_timestamp) batch->min_timestamp = item->timestamp_ms;
     queue->queued_bytes += whole;
-    queue->accumulator->memory_used += whole;
+    el_store(queue->accumulator->memory_used, queue->accumulator->memory_used + whole);
     queue->accumulator->record_count++;
     if (batch->size >= queue->limit) el_queue_seal(queue);
 }
@@ -151,8 +152,8 @@ PyObject *el_queue_put(el_queue *queue, const el_item *item) {
     if (queue->unacknowledged) el_future_join(future, queue->unacknowledged, EL_NOT_AWAITED);
     else el_future_join(future, batch, batch->count);
     if (batch == fresh) queue_begin(queue, fresh);
-    else Py_XDECREF(EL_OBJECT(fresh));
     batch_write(queue, batch, item, size, delta);
+    if (batch != fresh) Py_XDECREF(EL_OBJECT(fresh)); /* last: the batch is complete */
     return EL_OBJECT(future);
 }
 
@@ -177,30 +178,10 @@ static PyObject *queue_push_run(PyObject *object, PyObject *args) {
     el_queue_seal(self);
     el_queue_link(self, batch);
     self->queued_bytes += size;
-    self->accumulator->memory_used += size;
+    el_store(self->accumulator->memory_used, self->accumulator->memory_used + size);
     self->accumulator->record_count += count;
     el_wake_thread(self->accumulator);
     return Py_NewRef(EL_OBJECT(batch));
-}
-
-/* A run is taken alone, batches of send() together until max_bytes. Batches that were taken before and are still queued come
- * again. */
-static PyObject *queue_take(PyObject *object, PyObject *argument) {
-    int64_t left = PyLong_AsLongLong(argument);
-    PyObject *taken = PyErr_Occurred() ? NULL : PyList_New(0);
-    for (el_producer_batch *batch = ((el_queue *)object)->first; taken && batch; batch = batch->next) {
-        int alone = batch->run != NULL;
-        Py_ssize_t before = PyList_Size(taken);
-        if (batch->state == EL_OPEN || (before && (alone || batch->size > left))) break;
-        if (PyList_Append(taken, EL_OBJECT(batch)) < 0) {
-            Py_CLEAR(taken);
-            break;
-        }
-        left -= batch->size;
-        if (alone) break;
-    }
-    for (Py_ssize_t i = taken ? PyList_Size(taken) : 0; i-- > 0;) ((el_producer_batch *)PyList_GetItem(taken, i))->state = EL_TAKEN;
-    return taken;
 }
 
 int el_queue_enter(el_queue *queue) {
@@ -247,42 +228,60 @@ static PyObject *queue_seal(PyObject *object, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+EL_METHOD(EL_OF_QUEUE, queue_append)
+EL_METHOD(EL_OF_QUEUE, queue_push_run)
+EL_METHOD(EL_OF_QUEUE, el_queue_take)
+EL_METHOD(EL_OF_QUEUE, queue_seal)
+EL_METHOD(EL_OF_QUEUE, queue_enter)
+EL_METHOD(EL_OF_QUEUE, queue_leave)
+EL_METHOD(EL_OF_QUEUE, queue_rest)
+EL_METHOD(EL_OF_QUEUE, el_open_direct)
+EL_METHOD(EL_OF_QUEUE, el_collect_inline)
+EL_METHOD(EL_OF_QUEUE, el_disable_inline)
+EL_FIELDS(EL_OF_QUEUE)
+
 static PyMemberDef queue_members[] = {
     {"topic", T_OBJECT_EX, offsetof(el_queue, topic), READONLY, "Name of the topic."},
     {"partition", T_INT, offsetof(el_queue, partition), READONLY, "Number of the partition."},
-    {"limit", T_LONGLONG, offsetof(el_queue, limit), 0, "Bytes of a batch before compression."},
-    {"producer_id", T_LONGLONG, offsetof(el_queue, producer_id), 0, "Producer id stamped into its batches; -1: none."},
-    {"producer_epoch", T_SHORT, offsetof(el_queue, producer_epoch), 0, "Producer epoch stamped into its batches."},
-    {"seen", T_LONGLONG, offsetof(el_queue, seen), 0, "Content of the producer's slot in the control page after its last append; -1: unknown."},
-    {"next_sequence", T_INT, offsetof(el_queue, next_sequence), 0, "Sequence of the first record that is not written yet."},
-    {"queued_bytes", T_LONGLONG, offsetof(el_queue, queued_bytes), READONLY, "Unsettled bytes."},
-    {"batch_count", T_INT, offsetof(el_queue, batch_count), READONLY, "Unsettled batches: the length of the queue."},
+    {NULL},
+};
+
+static PyGetSetDef queue_fields[] = {
+    EL_FIELD_SET(limit, T_LONGLONG, el_queue, "Bytes of a batch before compression."),
+    EL_FIELD_SET(producer_id, T_LONGLONG, el_queue, "Producer id stamped into its batches; -1: none."),
+    EL_FIELD_SET(producer_epoch, T_SHORT, el_queue, "Producer epoch stamped into its batches."),
+    EL_FIELD_SET(seen, T_LONGLONG, el_queue, "Content of the producer's slot in the control page after its last append; -1: unknown."),
+    EL_FIELD_SET(next_sequence, T_INT, el_queue, "Sequence of the first record that is not written yet."),
+    EL_FIELD(queued_bytes, T_LONGLONG, el_queue, "Unsettled bytes."),
+    EL_FIELD(batch_count, T_INT, el_queue, "Unsettled batches: the length of the queue."),
     {NULL},
 };
 
 static PyMethodDef queue_methods[] = {
-    {"append", queue_append, METH_VARARGS,
+    {"append", EL_ALONE(queue_append), METH_VARARGS,
      "append(value, key, timestamp_ms, headers) -> Future; None for types that Python must check, and while no records are accepted."},
-    {"seal", queue_seal, METH_NOARGS, "Closes the open batch."},
-    {"push_run", queue_push_run, METH_VARARGS,
+    {"seal", EL_ALONE(queue_seal), METH_NOARGS, "Closes the open batch."},
+    {"push_run", EL_ALONE(queue_push_run), METH_VARARGS,
      "push_run(run, count, size) -> ProducerBatch at the end of the queue; None while no records are accepted."},
-    {"take", queue_take, METH_O, "take(max_bytes) -> closed batches in order: one run, or several that can be sealed together."},
-    {"enter", queue_enter, METH_NOARGS, "enter() -> whether the caller has entered the queue, as one thread at a time can; only it takes batches."},
-    {"leave", queue_leave, METH_NOARGS, "Leaves the queue."},
-    {"rest", queue_rest, METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
-    {"open_direct", (PyCFunction)el_open_direct, METH_VARARGS,
+    {"take", EL_ALONE(el_queue_take), METH_O, "take(max_bytes) -> closed batches in order: one run, or several that can be sealed together."},
+    {"enter", EL_ALONE(queue_enter), METH_NOARGS,
+     "enter() -> whether the caller has entered the queue, as one thread at a time can; only it takes batches."},
+    {"leave", EL_ALONE(queue_leave), METH_NOARGS, "Leaves the queue."},
+    {"rest", EL_ALONE(queue_rest), METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
+    {"open_direct", (PyCFunction)(void (*)(void))EL_ALONE(el_open_direct), METH_VARARGS,
      "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max, followers): enables\n"
      "inline appends. followers: None, or a tuple of (partition, mutex, writer), with the addresses of el_append_together."},
-    {"collect_inline", el_collect_inline, METH_NOARGS,
+    {"collect_inline", EL_ALONE(el_collect_inline), METH_NOARGS,
      "collect_inline() -> metrics of inline appends since the last call, None if there were none: batches, records, bytes, largest batch,\n"
      "total time, longest time, total time in the queue, longest time in the queue (ns)."},
-    {"disable_inline", el_disable_inline, METH_NOARGS, "Disables inline appends."},
+    {"disable_inline", EL_ALONE(el_disable_inline), METH_NOARGS, "Disables inline appends."},
     {NULL},
 };
 
 static PyType_Slot queue_slots[] = {
     {Py_tp_new, queue_new}, {Py_tp_dealloc, queue_dealloc}, {Py_tp_traverse, queue_traverse}, {Py_tp_clear, queue_clear},
-    {Py_tp_members, queue_members}, {Py_tp_methods, queue_methods},
+    {Py_tp_members, queue_members}, {Py_tp_getset, queue_fields},
+    {Py_tp_methods, queue_methods},
     {Py_tp_doc, "The producer batches of one partition, in order."}, {0, NULL},
 };
 

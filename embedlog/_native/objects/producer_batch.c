@@ -203,36 +203,42 @@ static PyObject *batch_get_body(PyObject *object, void *unused) {
     return PyBytes_FromStringAndSize((const char *)self->data + EL_HEADER_SIZE, (Py_ssize_t)self->size - EL_HEADER_SIZE);
 }
 
-static PyMemberDef batch_members[] = {
-    {"topic", T_OBJECT_EX, offsetof(el_producer_batch, topic), READONLY, "Name of the topic; a promise has none."},
-    {"count", T_INT, offsetof(el_producer_batch, count), READONLY, "Records."},
-    {"size", T_LONGLONG, offsetof(el_producer_batch, size), READONLY, "Bytes, the batch header included, before compression."},
-    {"partition", T_INT, offsetof(el_producer_batch, partition), READONLY, "Number of the partition."},
-    {"run", T_OBJECT, offsetof(el_producer_batch, run), READONLY, "The run that send_batch encoded, or None."},
-    {"base_offset", T_LONGLONG, offsetof(el_producer_batch, base_offset), READONLY, "Offset of the first record, or -1."},
-    {"max_timestamp", T_LONGLONG, offsetof(el_producer_batch, max_timestamp), READONLY, "Largest timestamp."},
-    {NULL},
-};
+EL_METHOD(EL_OF_BATCH, batch_wait)
+EL_METHOD(EL_OF_BATCH, batch_deliver)
+EL_METHOD(EL_OF_BATCH, batch_keep)
+EL_METHOD(EL_OF_BATCH, batch_abandon)
+EL_METHOD(EL_OF_BATCH, batch_fail)
+EL_GETTER(EL_OF_BATCH, batch_get_done)
+EL_GETTER(EL_OF_BATCH, batch_get_body)
+EL_FIELDS(EL_OF_BATCH)
 
-static PyGetSetDef batch_getset[] = {
-    {"done", batch_get_done, NULL, "Whether it is settled.", NULL},
+static PyGetSetDef batch_fields[] = {
+    EL_FIELD(topic, T_OBJECT_EX, el_producer_batch, "Name of the topic; a promise has none."),
+    EL_FIELD(count, T_INT, el_producer_batch, "Records."),
+    EL_FIELD(size, T_LONGLONG, el_producer_batch, "Bytes, the batch header included, before compression."),
+    EL_FIELD(partition, T_INT, el_producer_batch, "Number of the partition."),
+    EL_FIELD(run, T_OBJECT, el_producer_batch, "The run that send_batch encoded, or None."),
+    EL_FIELD(base_offset, T_LONGLONG, el_producer_batch, "Offset of the first record, or -1."),
+    EL_FIELD(max_timestamp, T_LONGLONG, el_producer_batch, "Largest timestamp."),
+    {"done", EL_ALONE(batch_get_done), NULL, "Whether it is settled.", NULL},
     {"opened", batch_get_opened, NULL, "Time of its first record on the monotonic clock, in seconds.", NULL},
-    {"body", batch_get_body, NULL, "A copy of its records section.", NULL},
+    {"body", EL_ALONE(batch_get_body), NULL, "A copy of its records section.", NULL},
     {NULL},
 };
 
 static PyMethodDef batch_methods[] = {
-    {"wait", batch_wait, METH_O, "wait(timeout_s or None) -> done: sends it and waits until it is settled."},
-    {"deliver", batch_deliver, METH_VARARGS, "deliver(base_offset, append_time_ms or -1)."},
-    {"keep", batch_keep, METH_O, "keep(result): fulfils a promise."},
-    {"abandon", batch_abandon, METH_VARARGS, "abandon(exception, tally=None) -> True; False, without any change, if it was taken to be written."},
-    {"fail", batch_fail, METH_VARARGS, "fail(exception, tally=None, count=its records): `tally` counts the unobserved records."},
+    {"wait", EL_ALONE(batch_wait), METH_O, "wait(timeout_s or None) -> done: sends it and waits until it is settled."},
+    {"deliver", EL_ALONE(batch_deliver), METH_VARARGS, "deliver(base_offset, append_time_ms or -1)."},
+    {"keep", EL_ALONE(batch_keep), METH_O, "keep(result): fulfils a promise."},
+    {"abandon", EL_ALONE(batch_abandon), METH_VARARGS,
+     "abandon(exception, tally=None) -> True; False, without any change, if it was taken to be written."},
+    {"fail", EL_ALONE(batch_fail), METH_VARARGS, "fail(exception, tally=None, count=its records): `tally` counts the unobserved records."},
     {NULL},
 };
 
 static PyType_Slot batch_slots[] = {
     {Py_tp_dealloc, batch_dealloc}, {Py_tp_traverse, batch_traverse}, {Py_tp_clear, batch_clear},
-    {Py_tp_members, batch_members}, {Py_tp_getset, batch_getset}, {Py_tp_methods, batch_methods},
+    {Py_tp_getset, batch_fields}, {Py_tp_methods, batch_methods},
     {Py_tp_doc, "One Kafka batch from its first record until it is settled."}, {0, NULL},
 };
 

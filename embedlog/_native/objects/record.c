@@ -13,7 +13,11 @@ PyObject *el_no_headers;
  * through the header before an object of the collector. Records of bytes have memory for it, or the link would overwrite other memory. */
 enum { DEFERRED_SINCE = 0x030E0000, HEADER_BYTES = 2 * sizeof(uintptr_t) };
 
+#ifdef Py_GIL_DISABLED
+static size_t header_bytes(void) { return 0; } /* without the GIL no object has a header: the link is inside */
+#else
 static size_t header_bytes(void) { return Py_Version >= DEFERRED_SINCE ? HEADER_BYTES : 0; }
+#endif
 
 /* ---- the type --------------------------------------------------------------------------------------------------- */
 

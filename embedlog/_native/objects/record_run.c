@@ -178,21 +178,30 @@ static PyObject *run_take(PyObject *object, PyObject *limit) {
     Py_ssize_t count = most < run->count ? most : run->count;
     PyObject *list = PyList_New(count < 0 ? 0 : count);
     for (Py_ssize_t at = 0; list && at < count; at++) {
-        PyObject *record = run_next(run);
+        PyObject *record = run->count > 0 ? run_next(run) : NULL;
+        if (!record && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "two threads took records of one run at the same time");
         if (!record || PyList_SetItem(list, at, record) < 0) Py_CLEAR(list);
     }
     return list;
 }
 
+#define EL_OF_RUN(object) (object)
+EL_METHOD(EL_OF_RUN, run_take)
+EL_FIELDS(EL_OF_RUN)
+
 static PyMethodDef run_methods[] = {
-    {"take", run_take, METH_O, "take(limit)\n\nThe next records, at most `limit`, as a list."},
+    {"take", EL_ALONE(run_take), METH_O, "take(limit)\n\nThe next records, at most `limit`, as a list."},
     {"at", run_at, METH_O, "at(start)\n\nAnother run of the same batch, from the offset `start` on. It may have no records."},
     {NULL},
 };
 
+static PyGetSetDef run_fields[] = {
+    EL_FIELD(count, T_PYSSIZET, el_run, "Records that were not taken."),
+    EL_FIELD(offset, T_LONGLONG, el_run, "Offset at which the next record is searched."),
+    {NULL},
+};
+
 static PyMemberDef run_members[] = {
-    {"count", T_PYSSIZET, offsetof(el_run, count), READONLY, "Records that were not taken."},
-    {"offset", T_LONGLONG, offsetof(el_run, offset), READONLY, "Offset at which the next record is searched."},
     {"end", T_LONGLONG, offsetof(el_run, end), READONLY, "Offset after the last one of the batch."},
     {"leader_epoch", T_INT, offsetof(el_run, batch) + offsetof(el_batch, leader_epoch), READONLY, "Leader epoch of all its records."},
     {NULL},
@@ -202,6 +211,7 @@ static PyType_Slot run_slots[] = {
     {Py_tp_dealloc, run_dealloc},
     {Py_tp_methods, run_methods},
     {Py_tp_members, run_members},
+    {Py_tp_getset, run_fields},
     {Py_tp_doc, "The records of one verified batch, made when they are taken. Threads: one at a time."},
     {0, NULL},
 };

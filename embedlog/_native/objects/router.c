@@ -24,6 +24,8 @@ typedef struct {
     int8_t sparse;               /* the index of a queue is not its partition number */
 } el_router;
 
+#define EL_OF_ROUTER(object) (((el_router *)(object))->accumulator)
+
 static el_queue *router_queue(const el_router *self, int32_t place) { return (el_queue *)PyList_GetItem(self->queues, place); }
 
 /* Checks the queues: one topic, increasing numbers below the partition count. Sets an exception. */
@@ -242,26 +244,34 @@ static PyObject *router_stick(PyObject *object, PyObject *argument) {
     return PyLong_FromLong(router_queue(self, self->sticky)->partition);
 }
 
+EL_FASTCALL(EL_OF_ROUTER, router_append)
+EL_METHOD(EL_OF_ROUTER, router_stick)
+EL_FIELDS(EL_OF_ROUTER)
+
 static PyMemberDef router_members[] = {
     {"queues", T_OBJECT_EX, offsetof(el_router, queues), READONLY, "The queues, in the order of their partitions."},
     {"request_limit", T_LONGLONG, offsetof(el_router, request_limit), READONLY, "Upper bound of one record."},
-    {"seconds_until_ms", T_LONGLONG, offsetof(el_router, seconds_until_ms), 0, "The unit of timestamps below it is checked; 0: no check."},
-    {"sticky", T_INT, offsetof(el_router, sticky), READONLY, "Index of the queue for records without keys; -1 before the first."},
-    {"stuck_bytes", T_LONGLONG, offsetof(el_router, stuck_bytes), READONLY, "Bytes appended there since it was chosen."},
+    {NULL},
+};
+
+static PyGetSetDef router_fields[] = {
+    EL_FIELD_SET(seconds_until_ms, T_LONGLONG, el_router, "The unit of timestamps below it is checked; 0: no check."),
+    EL_FIELD(sticky, T_INT, el_router, "Index of the queue for records without keys; -1 before the first."),
+    EL_FIELD(stuck_bytes, T_LONGLONG, el_router, "Bytes appended there since it was chosen."),
     {NULL},
 };
 
 static PyMethodDef router_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))router_append, METH_FASTCALL,
+    {"append", (PyCFunction)(void (*)(void))EL_ALONE(router_append), METH_FASTCALL,
      "append(value, key, partition, timestamp_ms, headers, waited=False) -> Future\n\n"
      "None for every unusual case: types, sizes, times, partitions, no memory, closed. `waited`: this thread is the next one to get memory."},
-    {"stick", router_stick, METH_O, "stick(size) -> the partition that takes the next `size` bytes without keys."},
+    {"stick", EL_ALONE(router_stick), METH_O, "stick(size) -> the partition that takes the next `size` bytes without keys."},
     {NULL},
 };
 
 static PyType_Slot router_slots[] = {
     {Py_tp_new, router_new}, {Py_tp_dealloc, router_dealloc}, {Py_tp_traverse, router_traverse},
-    {Py_tp_members, router_members}, {Py_tp_methods, router_methods},
+    {Py_tp_members, router_members}, {Py_tp_getset, router_fields}, {Py_tp_methods, router_methods},
     {Py_tp_doc, "The partition queues of one topic and the choice among them."}, {0, NULL},
 };
 

@@ -29,22 +29,51 @@ typedef struct {
     int64_t size;
 } el_piece;
 
+/* Pins the batch, so that its data stay: whether it can be sealed. */
+static int batch_pin(el_producer_batch *batch) {
+    el_section section;
+    el_section_enter(&section, EL_OBJECT(batch->accumulator));
+    int usable = batch->data && batch->queue && batch->state != EL_OPEN && batch->count;
+    if (usable) batch->pinned = 1;
+    el_section_leave(&section);
+    return usable;
+}
+
+static void batch_unpin(el_producer_batch *batch) {
+    el_section section;
+    el_section_enter(&section, EL_OBJECT(batch->accumulator));
+    batch->pinned = 0;
+    el_section_leave(&section);
+}
+
+/* Takes over the reference to the batch, if it succeeds. */
 static int piece_take(el_piece *piece, PyObject *batch, PyObject *body) {
     if (!batch || !Py_IS_TYPE(batch, el_producer_batch_type)) return PyErr_SetString(PyExc_TypeError, "only batches can be sealed"), -1;
-    piece->batch = (el_producer_batch *)batch;
-    if (!piece->batch->data || !piece->batch->queue || piece->batch->state == EL_OPEN || !piece->batch->count)
-        return PyErr_SetString(PyExc_ValueError, "the batch is open, empty or settled"), -1;
-    piece->size = piece->batch->size;
-    if (!body) return 0;
-    if (PyObject_GetBuffer(body, &piece->body, PyBUF_SIMPLE) < 0) return -1;
-    piece->size = EL_HEADER_SIZE + (int64_t)piece->body.len;
+    el_producer_batch *taken = (el_producer_batch *)batch;
+    if (!batch_pin(taken)) return PyErr_SetString(PyExc_ValueError, "the batch is open, empty or settled"), -1;
+    if (body && PyObject_GetBuffer(body, &piece->body, PyBUF_SIMPLE) < 0) {
+        batch_unpin(taken);
+        return -1;
+    }
+    piece->batch = taken;
+    piece->size = body ? EL_HEADER_SIZE + (int64_t)piece->body.len : taken->size;
     return 0;
+}
+
+/* Takes item `place` of both lists; `bodies` is None or a list. */
+static int items_take(el_piece *piece, PyObject *batches, PyObject *bodies, Py_ssize_t place) {
+    PyObject *batch = el_list_item(batches, place);
+    PyObject *body = batch && bodies != Py_None ? el_list_item(bodies, place) : Py_NewRef(Py_None);
+    int taken = batch && body ? piece_take(piece, batch, body == Py_None ? NULL : body) : -1;
+    if (taken < 0) Py_XDECREF(batch);
+    Py_XDECREF(body); /* its view holds it */
+    return taken;
 }
 
 static void pieces_release(el_piece *pieces, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) {
         if (pieces[i].body.obj) PyBuffer_Release(&pieces[i].body);
-        pieces[i].batch->pinned = 0;
+        batch_unpin(pieces[i].batch);
         Py_DECREF(EL_OBJECT(pieces[i].batch));
     }
     PyMem_Free(pieces);
@@ -96,12 +125,7 @@ static PyObject *seal(PyObject *module, PyObject *args) {
     el_piece *pieces = PyMem_Calloc((size_t)count + 1, sizeof *pieces);
     if (!pieces) return PyErr_NoMemory();
     Py_ssize_t taken = 0;
-    for (; taken < count; taken++) {
-        PyObject *body = bodies == Py_None ? NULL : PyList_GetItem(bodies, taken);
-        if (piece_take(&pieces[taken], PyList_GetItem(batches, taken), body == Py_None ? NULL : body) < 0) break;
-        pieces[taken].batch->pinned = 1;
-        Py_INCREF(EL_OBJECT(pieces[taken].batch));
-    }
+    while (taken < count && items_take(&pieces[taken], batches, bodies, taken) == 0) taken++;
     PyObject *run = taken == count ? pieces_join(pieces, count, codec) : NULL;
     pieces_release(pieces, taken);
     return run;

@@ -6,7 +6,7 @@
 
 /* Unlinks the batch from its queue. */
 static void queue_unlink(el_queue *queue, el_producer_batch *batch) {
-    queue->accumulator->memory_used -= batch->size;
+    el_store(queue->accumulator->memory_used, queue->accumulator->memory_used - batch->size);
     queue->queued_bytes -= batch->size;
     queue->batch_count--;
     for (el_producer_batch *before = NULL, *each = queue->first; each; before = each, each = each->next) {
@@ -45,9 +45,18 @@ void el_batch_fail(el_producer_batch *self, PyObject *error, PyObject *tally) {
     el_replace(&self->error, error);
     if (tally && tally != Py_None) {
         self->tally = (el_tally *)Py_NewRef(tally);
-        self->tally->unobserved += self->count - el_callbacks_observe(self, self->count);
+        __atomic_fetch_add(&self->tally->unobserved, self->count - el_callbacks_observe(self, self->count), __ATOMIC_RELAXED);
     }
     el_batch_settle(self, EL_FAILED);
+}
+
+static void batch_settle_open(el_producer_batch *batch, PyObject *error) {
+    el_section section;
+    el_section_enter(&section, EL_OBJECT(batch->accumulator));
+    if (el_is_settled(batch)) ;
+    else if (error == Py_None) el_batch_settle(batch, EL_DELIVERED);
+    else el_batch_fail(batch, error, NULL);
+    el_section_leave(&section);
 }
 
 /* Settles batches after a failure between an append and their settlement: needs no memory. */
@@ -55,12 +64,9 @@ static PyObject *settle_open(PyObject *module, PyObject *args) {
     PyObject *batches, *error;
     if (!PyArg_ParseTuple(args, "O!O:settle_open", &PyList_Type, &batches, &error)) return NULL;
     for (Py_ssize_t i = PyList_Size(batches); i-- > 0;) {
-        PyObject *each = PyList_GetItem(batches, i);
-        if (!each || !Py_IS_TYPE(each, el_producer_batch_type) || el_is_settled((el_producer_batch *)each)) continue;
-        Py_INCREF(each);
-        if (error == Py_None) el_batch_settle((el_producer_batch *)each, EL_DELIVERED);
-        else el_batch_fail((el_producer_batch *)each, error, NULL);
-        Py_DECREF(each);
+        PyObject *each = el_list_item(batches, i);
+        if (each && Py_IS_TYPE(each, el_producer_batch_type)) batch_settle_open((el_producer_batch *)each, error);
+        Py_XDECREF(each);
     }
     PyErr_Clear(); /* the list was shortened meanwhile */
     Py_RETURN_NONE;

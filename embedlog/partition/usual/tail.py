@@ -71,7 +71,7 @@ class Tail:
         found = _rows.records_from_run(topic, number, self._tailing.buffer, size_bytes, self.offset, self._committed)
         if found is not None:
             self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
-            self._traffic.bytes_out += size_bytes
+            self._traffic.read(size_bytes)
         return found
 
     def _read_acquired(self) -> tuple[int, int, int]:

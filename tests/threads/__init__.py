@@ -1,0 +1,1 @@
+"""Tests of several threads at the same time, which matter most without the GIL."""
