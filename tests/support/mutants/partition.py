@@ -5,8 +5,8 @@ from __future__ import annotations
 from embedlog._native import system
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
-from embedlog.partition import reader as reading
 from embedlog.partition.compaction import swap
+from embedlog.partition.usual.continuations import Continuation
 from embedlog.storage import file_names, files
 from tests.support.mutants.registry import replaces
 
@@ -73,8 +73,8 @@ def _judged_by_a_later_moment(original, self, start, end, now):
     return original(self, start, end, self._state.published())
 
 
-@replaces("trust_index", "embedlog.partition.reader:_agrees")
-def _agrees_always(original, batches, place):
+@replaces("trust_index", "embedlog.index:Place.begins")
+def _begins_always(original, self, batches, first):
     return True
 
 
@@ -83,7 +83,7 @@ def _entered_where_the_index_says(original, self, info, offset):
     place = self.place(info, offset)
     if place.number < 0:
         return original(self, info, offset)
-    return place, reading._Hint(info.base, place.position, -1, self._digests.seed(info, place))
+    return place, Continuation(info.base, place.position, -1, self._digests.seed(info, place)), -1
 
 
 @replaces("no_epoch_check", "embedlog.partition.checks.epoch_check:EpochCheck.check")
