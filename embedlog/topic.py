@@ -7,10 +7,12 @@ TOPIC-3  a topic is `creating` on disk before its first directory is made, `dele
 TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a higher version number and is
     refused
 TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
+TOPIC-6  a file that was read and is gone is an error, not a log without topics: the directory was moved, or its disk is absent
 """
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from embedlog.config.options import nearest
-from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError
+from embedlog.errors import ForeignDirectoryError, InvalidTopicError, StorageError, UnknownTopicOrPartitionError
 from embedlog.storage import files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX, TOPICS
 from embedlog.storage.identity import id_bytes
@@ -191,12 +193,16 @@ class TopicRegistry:
         return self._content.generation
 
     def load(self) -> None:
-        """Read the file; without one there are no topics.
+        """Read the file; if there was never one, there are no topics.
 
-        Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one; then the registry is unchanged.
+        Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one, StorageError for one that is gone
+        (TOPIC-6); then the registry is unchanged.
         """
         signature = self._sign()  # before the read: a change in between is detected by the next refresh
         data = files.read_bytes(self.path)
+        if data is None and self._signature:
+            text = "the file of the topics is gone while the log is open: the directory was removed or renamed"
+            raise StorageError(text, errno=errno.ENOENT, path=self.path)
         self._content = _Content() if data is None else _decode(self.path, data)
         self._signature = signature
 

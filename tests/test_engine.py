@@ -18,7 +18,7 @@ import pytest
 
 import embedlog
 from embedlog.coordination.topic_changes import TopicChanges
-from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.errors import StorageError, UnknownTopicOrPartitionError
 from embedlog.storage import file_names
 from embedlog.topic import Topic, TopicRegistry
 
@@ -48,6 +48,22 @@ def test_a_partition_has_the_present_settings_of_a_topic_that_was_read_before(lo
     before = log._engine.topic("t")
     log.alter_topic("t", {"retention.ms": 7})
     assert log._engine.partition_of(before, 0).config.retention_ms == 7
+
+
+def test_a_directory_that_was_renamed_for_a_while_is_closed_in_order(tmp_path: Path) -> None:
+    path, away = tmp_path / "log", tmp_path / "away"
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        with log.producer() as producer:
+            producer.send("t", b"1").result(20)
+        path.rename(away)
+        log._engine.registry.word = lambda: 1  # the page is not trusted: the file is looked at
+        with pytest.raises(StorageError, match="the file of the topics is gone while the log is open"):
+            log.topics()
+        away.rename(path)
+        assert log.topics() == ["t"]
+    assert not (path / "t-0" / file_names.DIRTY).exists()
+    assert (path / file_names.CLEAN_MARK).exists()
 
 
 def test_a_deleted_topic_opens_no_partition(log: embedlog.Log) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.errors import StorageError
 from embedlog.partition.log_context import AppendProgress
 from embedlog.replication.events import Refusal
+from embedlog.storage import file_names
 from tests.support.transactional_producers import TOPIC, begun, committed
 
 QUIET = {"housekeeping": False}
@@ -151,6 +153,29 @@ def test_a_directory_that_returns_joins_again(tmp_path: Path) -> None:
         assert len(wanted) == 6
     with embedlog.open(tmp_path / "d2", read_only=True) as alone:
         assert values(alone) == wanted
+
+
+def test_a_replica_without_appends_is_complete_after_its_directory_was_away_for_a_while(tmp_path: Path) -> None:
+    """Its partitions were not closed in order, although the directory had the mark of that: no ISR could keep them (E17)."""
+    with opened(tmp_path) as log:
+        for name in ("used", "unused"):
+            log.create_topic(name, assignment={0: [3, 1, 2]}, config={"min.insync.replicas": "2"})
+        with log.producer(linger_ms=0) as producer:
+            for name in ("used", "unused"):
+                producer.send(name, b"0").result(20)
+            (tmp_path / "d1").rename(tmp_path / "removed")
+            producer.send("used", b"1").result(20)
+            directory = next(each for each in log._engine.directories if each.path.name == "d1")
+            directory.registry.word = lambda: 1  # the page is not trusted: the file is looked at
+            with pytest.raises(StorageError):
+                directory.refresh_topics()
+            (tmp_path / "removed").rename(tmp_path / "d1")
+    assert not list(tmp_path.glob(f"*/*/{file_names.DIRTY}"))
+    with opened(tmp_path) as log:
+        (tmp_path / "d3").rename(tmp_path / "d3-away")
+        with log.producer(linger_ms=0) as producer:
+            producer.send("unused", b"1").result(20)
+        assert values(log, "unused") == [b"0", b"1"]
 
 
 def test_records_of_acks_1_are_committed_by_the_housekeeper(tmp_path: Path) -> None:

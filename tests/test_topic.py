@@ -128,6 +128,22 @@ def test_a_word_that_stands_still_spares_the_look_at_the_file_but_not_for_long(
     assert mine.refresh()
 
 
+def test_a_file_that_is_gone_is_an_error_and_no_log_without_topics(tmp_path: Path) -> None:
+    found, other = registry(tmp_path), some("other")
+    found.put(topic_of_file := some())
+    data = (tmp_path / file_names.TOPICS).read_bytes()
+    (tmp_path / file_names.TOPICS).unlink()
+    with pytest.raises(StorageError, match="the file of the topics is gone"):
+        found.refresh()
+    with pytest.raises(StorageError, match="the file of the topics is gone"):
+        found.put(other)
+    assert found.all() == [topic_of_file]
+    assert not (tmp_path / file_names.TOPICS).exists()
+    (tmp_path / file_names.TOPICS).write_bytes(data)
+    found.put(other)
+    assert found.all() == [topic_of_file, other]
+
+
 def test_a_change_keeps_what_another_process_changed_before(tmp_path: Path) -> None:
     mine, other = registry(tmp_path), registry(tmp_path)
     other.put(some("theirs"))
