@@ -283,7 +283,7 @@ def test_an_idle_member_costs_next_to_nothing(log: embedlog.Log) -> None:
         consumer.poll()
         before = time.thread_time()
         assert consumer.poll(timeout=1.0) == []
-        assert time.thread_time() - before < 0.05
+        assert time.thread_time() - before < 0.3  # a loop without a wait takes 1.0
 
 
 def test_before_the_first_poll_there_is_nothing_to_commit(tmp_path: Path) -> None:
