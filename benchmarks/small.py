@@ -27,6 +27,7 @@ RECORDS = 1_000_000
 SAMPLES = 1_000
 WARM = 20
 PART = 10_000
+BASE_MS = 1_700_000_000_000  # of the first record; one more for each record
 
 
 def _filled(directory: Path, kind: str) -> None:
@@ -37,10 +38,11 @@ def _filled(directory: Path, kind: str) -> None:
         for first in range(0, RECORDS, PART):
             values = [b"%0100d" % number for number in range(first, first + PART)]
             if kind == "16KiB":
-                for value in values:
-                    producer.send("bench", value)
+                for number, value in enumerate(values, first):
+                    producer.send("bench", value, timestamp_ms=BASE_MS + number)
             else:
-                producer.send_batch("bench", values).result()
+                times = list(range(BASE_MS + first, BASE_MS + first + PART))
+                producer.send_batch("bench", values, timestamps_ms=times).result()
 
 
 class _Batches:
@@ -79,7 +81,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def point(context: Context) -> Iterator[Outcome]:
-    """`seek` and `poll(max_records=1)`, the next record, another one of its batch, and a scan of one record, at random offsets.
+    """`seek` and `poll(max_records=1)`, the next record, another one of its batch, a scan of one record, and a read by time.
 
     Batches of 1 MiB and compressed ones must be read, verified and decompressed as a whole: they are compared with that.
     """
@@ -95,7 +97,7 @@ def point(context: Context) -> Iterator[Outcome]:
 def _points(directory: Path, kind: str, target: float, next_target: float) -> Iterator[Outcome]:
     rng = random.Random(20261125)
     bare = _Batches(log_files(directory)[0])
-    spent: dict[str, list[float]] = {"bare": [], "poll": [], "next": [], "again": [], "scan": []}
+    spent: dict[str, list[float]] = {"bare": [], "poll": [], "next": [], "again": [], "scan": [], "time": []}
     with embedlog.open(directory) as log, log.consumer() as consumer:
         one = TopicPartition("bench", 0)
         consumer.assign([one])
@@ -113,12 +115,18 @@ def _points(directory: Path, kind: str, target: float, next_target: float) -> It
             def scan_one(offset: int = offset) -> object:
                 return log.scan("bench", start_offset=offset, end_offset=offset + 1).to_arrow()
 
+            def read_by_time(time_ms: int = BASE_MS + rng.randrange(RECORDS)) -> object:
+                found = consumer.offsets_for_times({one: time_ms})[one]
+                assert found is not None
+                return seek_and_poll(found.offset)
+
             spent["bare"].append(_timed(lambda offset=offset: bare.read(bare.row_of(offset))))
             spent["poll"].append(_timed(seek_and_poll))
             spent["next"].append(_timed(poll))
             near = bare.row_base(bare.row_of(offset)) + rng.randrange(100)
             spent["again"].append(_timed(lambda near=near: seek_and_poll(near)))
             spent["scan"].append(_timed(scan_one))
+            spent["time"].append(_timed(read_by_time))
     bare.close()
     found = {name: values[WARM:] for name, values in spent.items()}
     median = {name: statistics.median(values) for name, values in found.items()}
@@ -128,6 +136,8 @@ def _points(directory: Path, kind: str, target: float, next_target: float) -> It
     else:
         detail |= {"us": median["poll"]}
         yield Outcome(f"point/seek+poll/{kind}", median["poll"] / median["bare"], "of bare", target, False, detail)
+    by_time = {"us": median["time"], "by offset": median["poll"], "p99": percentile(found["time"], 0.99)}
+    yield Outcome(f"point/time/{kind}", median["time"] / median["poll"], "of an offset", 3.0, False, by_time)
     again = detail | {"p99": percentile(found["again"], 0.99)}
     yield Outcome(f"point/same-batch/{kind}", median["again"], "us", 30.0, False, again)
     yield Outcome(

@@ -13,12 +13,23 @@ import pytest
 from embedlog._native import codec
 from embedlog.errors import CorruptRecordError, StorageError
 
-COUNTS = [0, 1, 2, 3, 339, 340, 341, 509, 510, 511, 512, 1023, 5000]
+COUNTS = [0, 1, 2, 3, 339, 340, 341, 509, 510, 511, 512, 681, 1021, 1023, 1361, 2041, 5000]
 
 
+def numbers(rng: random.Random, count: int, most: int, shape: str) -> list[int]:
+    """Rising numbers: even ones, or ones that mislead a guess by the first and the last of them."""
+    if shape == "even":
+        return sorted(rng.sample(range(most), count))
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(int(most ** rng.random()) + rng.randrange(9999))
+    return sorted(found if shape == "steep" else {most + 9999 - each for each in found})
+
+
+@pytest.mark.parametrize("shape", ["even", "steep", "flat"])
 @pytest.mark.parametrize("count", COUNTS)
-def test_offsets_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int) -> None:
-    offsets = sorted(rng.sample(range(2**31 - 1), count))
+def test_offsets_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int, shape: str) -> None:
+    offsets = numbers(rng, count, 2**31 - 10_000, shape)
     entries = b"".join(struct.pack(">ii", offset, number) for number, offset in enumerate(offsets))
     path = tmp_path / "index"
     path.write_bytes(entries + bytes(4096))  # as preallocated: bytes after the count are not read
@@ -34,9 +45,10 @@ def test_offsets_as_bisection_finds_them(rng: random.Random, tmp_path: Path, cou
         os.close(fd)
 
 
+@pytest.mark.parametrize("shape", ["even", "steep", "flat"])
 @pytest.mark.parametrize("count", COUNTS)
-def test_times_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int) -> None:
-    times = sorted(rng.sample(range(-1, 2**62), count))
+def test_times_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int, shape: str) -> None:
+    times = numbers(rng, count, 2**62, shape)
     entries = b"".join(struct.pack(">qi", moment, number) for number, moment in enumerate(times))
     path = tmp_path / "timeindex"
     path.write_bytes(entries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from embedlog._native._core import ffi, lib
+from embedlog._native.system import Page, Published, tuple_of
 
 
 class Segment(NamedTuple):
@@ -57,21 +58,29 @@ def read(segment: Segment, offset: int, buffer: Any, rows: Any) -> Read | None:
 
 
 OTHERWISE, FOUND, TOO_SMALL = 0, 1, int(lib.EL_ESPACE)
+ANY_TIME = -(1 << 63)
 
 
 class Point:
     """A segment of which single batches are read. `end`: the next offset of a closed segment, -1 for the active one.
 
+    `state` is the control page, or the published tuple of a log that no process has open.
+
     **Threads:** any; nothing in it changes.
     """
 
-    __slots__ = ("_page", "raw")
+    __slots__ = ("_referenced", "raw")
 
-    def __init__(self, segment: Segment, page: Any, end: int, generation: int, flags: int) -> None:
-        values = {"page": page.raw, "end": end, "generation": generation, "flags": flags}
-        self.raw = ffi.new("el_place *", values)
+    def __init__(
+        self, segment: Segment, state: Page | Published, *, end: int, generation: int, flags: int, times: tuple[int, int]
+    ) -> None:
+        page, fixed = (state.raw, ffi.NULL) if isinstance(state, Page) else (ffi.NULL, tuple_of(state))
+        self.raw = ffi.new("el_place *")
         self.raw.segment = ffi.new("el_short_read *", segment)[0]
-        self._page = page  # referenced while this object may read it
+        self.raw.page, self.raw.fixed = page, fixed
+        self.raw.end, self.raw.generation, self.raw.flags = end, generation, flags
+        self.raw.time_entries, self.raw.lateness_ms = times
+        self._referenced = state, fixed  # while this object may read them
 
 
 def placed() -> Any:
@@ -84,10 +93,10 @@ def row_of(out: Any) -> Any:
     return ffi.buffer(ffi.addressof(out.batch))
 
 
-place_begin = lib.el_place_begin
+place_begin, place_since = lib.el_place_begin, lib.el_place_since
 
 
-def place_read(point: Point, offset: int, committed: bool, buffer: Any, out: Any) -> int:
+def place_read(point: Point, offset: int, timestamp_ms: int, committed: bool, buffer: Any, out: Any) -> int:
     """FOUND, OTHERWISE, or TOO_SMALL (see `el_place_read`)."""
     memory = ffi.from_buffer("uint8_t[]", buffer)
-    return int(lib.el_place_read(point.raw, offset, committed, memory, len(memory), out))
+    return int(lib.el_place_read(point.raw, offset, timestamp_ms, committed, memory, len(memory), out))

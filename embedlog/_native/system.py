@@ -66,7 +66,8 @@ _TUPLE: Final = struct.Struct("=16qQi5IQ")  # el_tuple: 16 numbers, digest, epoc
 assert _TUPLE.size == ffi.sizeof("el_tuple")
 
 
-def _tuple(published: Published) -> Any:
+def tuple_of(published: Published) -> Any:
+    """The `el_tuple` of a published tuple."""
     return ffi.new("el_tuple *", tuple(published))
 
 
@@ -143,7 +144,7 @@ class Page:
         return int(buffer.version) if lib.el_page_identity(self.raw, buffer) == 0 else -1
 
     def write(self, expected: Any, published: Published, durable: int) -> None:
-        lib.el_page_init(self.raw, expected, _tuple(published), durable)
+        lib.el_page_init(self.raw, expected, tuple_of(published), durable)
 
     def write_directory(self, expected: Any) -> None:
         lib.el_directory_init(self.raw, expected)
@@ -179,7 +180,7 @@ class Page:
         _written(lib.el_page_notify(self.raw))
 
     def publish(self, published: Published, directory: Page | None) -> None:
-        _written(lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL))
+        _written(lib.el_page_publish(self.raw, tuple_of(published), directory.raw if directory else ffi.NULL))
 
     def word(self, word: int) -> int:
         return int(lib.el_page_word(self.raw, word))

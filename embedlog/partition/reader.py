@@ -377,15 +377,13 @@ class Reader:
         """The first record at or after a time (format.md 2.7)."""
 
         def found_in(now: Published) -> OffsetAndTimestamp | None:
-            for info in self._segments.all(now):
-                unknown = info.max_timestamp < 0 and info.time_entries == 0
-                if info.max_timestamp >= timestamp_ms or unknown:
-                    found = self._time_in(info, timestamp_ms, now, committed)
-                    if found is not None:
-                        return found
+            for info in self._segments.reaching(timestamp_ms, now):
+                found = self._time_in(info, timestamp_ms, now, committed)
+                if found is not None:
+                    return found
             return None
 
-        return self._consistent(found_in)
+        return self.points.since(timestamp_ms, committed) or self._consistent(found_in)
 
     def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
         for found in self._searched(info, timestamp_ms, now, self._limit(now, committed, None)):

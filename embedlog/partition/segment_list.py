@@ -6,15 +6,23 @@ SEGMENTLIST-2  the size of a segment that the manifest does not know comes from 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import pairwise
-from typing import NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 from embedlog._native.system import Published
 from embedlog.partition.segment_info import active_info, info_from_files, transactions_in
 from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import SegmentInfo
+
+TIME_UNKNOWN: Final = 1 << 63  # later than every timestamp
+
+
+def _newest(info: SegmentInfo) -> int:
+    """The largest timestamp of a segment; TIME_UNKNOWN if it may have any."""
+    return TIME_UNKNOWN if info.max_timestamp < 0 and info.time_entries == 0 else info.max_timestamp
 
 
 class _View(NamedTuple):
@@ -23,6 +31,7 @@ class _View(NamedTuple):
     key: tuple[int, int, int]
     bases: list[int]
     infos: list[SegmentInfo]
+    newest: list[int]  # the largest timestamp up to each segment; TIME_UNKNOWN from the first one on of which it is unknown
 
 
 class SegmentList:
@@ -44,6 +53,16 @@ class SegmentList:
         view = self._refreshed(now)
         place = bisect_right(view.bases, offset)
         return [info for info in [*view.infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
+
+    def reaching(self, timestamp_ms: int, now: Published) -> Iterator[SegmentInfo]:
+        """The segments that have a record as new as `timestamp_ms`, or may have one, in order."""
+        view = self._refreshed(now)
+        for info in view.infos[bisect_left(view.newest, timestamp_ms) :]:
+            if _newest(info) >= timestamp_ms:
+                yield info
+        active = active_info(now)
+        if _newest(active) >= timestamp_ms:
+            yield active
 
     def at(self, offset: int, now: Published) -> SegmentInfo:
         """The segment that has `offset`, or would have it."""
@@ -72,7 +91,8 @@ class SegmentList:
             infos = static.segments[:-1]
         else:
             infos = self._grown(view, now) or self._from_manifest(now)
-        view = self._view = _View(key, [info.base for info in infos], infos)
+        newest = list(accumulate(map(_newest, infos), max))
+        view = self._view = _View(key, [info.base for info in infos], infos, newest)
         return view
 
     def _grown(self, view: _View | None, now: Published) -> list[SegmentInfo] | None:

@@ -99,7 +99,7 @@ class PartitionState:
     def _expected(self, page_file: PageFile) -> object:
         return system.identity(self.context.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
 
-    def _check_live(self) -> None:
+    def follow_writer(self) -> None:
         """For a reader, at intervals: follow a new live page; load the files after the last writer has left."""
         interval_ns = CHECK_INTERVAL_NS if self.page_file is None else LIVE_CHECK_INTERVAL_NS
         if self.context.refresh is None or time.monotonic_ns() - self._checked_ns < interval_ns:
@@ -352,7 +352,7 @@ class PartitionState:
         if self.closed or self.page_file is None:
             self.ensure_open()
         if self.context.read_only:
-            self._check_live()
+            self.follow_writer()
         mapped = self.page_file
         if mapped is None:
             with self.mutex:  # one of the two is there, unless it was closed

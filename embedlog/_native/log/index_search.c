@@ -51,23 +51,55 @@ static int64_t floor_in_memory(const el_search *search, const uint8_t *entries, 
                                                      : el_time_floor(entries, count, search->key);
 }
 
+static int64_t read_key(int fd, const el_search *search, int64_t number, int64_t *key) {
+    uint8_t entry[EL_TIME_ENTRY_SIZE];
+    int64_t failure = read_all(fd, entry, search->entry_size, number * search->entry_size);
+    *key = failure < 0 ? 0 : key_of(search, entry);
+    return failure;
+}
+
+/* Keys rise evenly in most indexes: the number of the entry that the first and the last key suggest. */
+static int64_t suggested(int fd, int64_t count, const el_search *search, int64_t *number) {
+    int64_t first = 0, last; /* offsets begin at 0 */
+    int64_t failure = read_key(fd, search, count - 1, &last);
+    if (failure == EL_OK && search->entry_size == EL_TIME_ENTRY_SIZE) failure = read_key(fd, search, 0, &first);
+    if (failure < 0) return failure;
+    if (search->key <= first || last <= first) *number = 0;
+    else if (search->key >= last) *number = count;
+    else *number = (int64_t)(((double)search->key - (double)first) / ((double)last - (double)first) * (double)count);
+    return EL_OK;
+}
+
 static int64_t floor_in_file(int fd, int64_t count, const el_search *search, uint8_t *entry) {
     uint8_t window[WINDOW_SIZE];
-    int64_t low = -1, high = count, failure;
-    while (high - low - 1 > WINDOW_SIZE / search->entry_size) {
-        int64_t middle = low + (high - low) / 2;
-        failure = read_all(fd, window, search->entry_size, middle * search->entry_size);
+    const int64_t width = WINDOW_SIZE / search->entry_size;
+    int64_t low = -1, high = count, first = 0, found, failure; /* entry `low` is <= the key, entry `high` is greater */
+    if (count > 4 * width) {
+        failure = suggested(fd, count, search, &first);
         if (failure < 0) return failure;
-        if (key_of(search, window) <= search->key) low = middle;
+        first = first < width / 2 ? 0 : first > count - width / 2 ? count - width : first - width / 2;
+        failure = read_all(fd, window, width * search->entry_size, first * search->entry_size);
+        if (failure < 0) return failure;
+        found = floor_in_memory(search, window, width);
+        if (found >= 0) low = first + found;
+        if (found < width - 1) high = first + found + 1;
+    }
+    while (high - (low < 0 ? 0 : low) > width) { /* entry `low` is read again with the rest: its bytes may be the answer */
+        int64_t key, middle = low + (high - low) / 2;
+        failure = read_key(fd, search, middle, &key);
+        if (failure < 0) return failure;
+        if (key <= search->key) low = middle;
         else high = middle;
     }
-    /* The window includes entry `low`, so that its bytes can be returned. */
-    int64_t first = low < 0 ? 0 : low;
-    if (high - first > WINDOW_SIZE / search->entry_size) high--;
+    if (count > 4 * width && high - low == 1 && low >= first && low < first + width) {
+        memcpy(entry, window + (low - first) * search->entry_size, (size_t)search->entry_size);
+        return low;
+    }
+    first = low < 0 ? 0 : low;
     int64_t wanted = high - first;
     failure = read_all(fd, window, wanted * search->entry_size, first * search->entry_size);
     if (failure < 0) return failure;
-    int64_t found = floor_in_memory(search, window, wanted);
+    found = floor_in_memory(search, window, wanted);
     if (found < 0) return -1;
     memcpy(entry, window + found * search->entry_size, (size_t)search->entry_size);
     return first + found;

@@ -145,6 +145,29 @@ static PyObject *run_at(PyObject *object, PyObject *start) {
     return NULL;
 }
 
+/* The time of a record, as in the walk that decodes columns. */
+static int64_t run_time(const el_run *run, const el_wire_record *wire) {
+    if (run->batch.attributes & LOG_APPEND_TIME) return run->batch.max_timestamp;
+    return (int64_t)((uint64_t)run->batch.base_timestamp + (uint64_t)wire->timestamp_delta);
+}
+
+static PyObject *run_since(PyObject *object, PyObject *time) {
+    const el_run *run = (el_run *)object;
+    el_wire_record wire;
+    el_walk walk = run->walk;
+    long long timestamp = PyLong_AsLongLong(time);
+    if (timestamp == -1 && PyErr_Occurred()) return NULL;
+    for (Py_ssize_t left = run->count; left > 0; left--) {
+        if (walk_next(&walk, &wire, EL_MEASURED)) {
+            PyErr_SetString(PyExc_ValueError, "the bytes of a batch changed while its records were taken");
+            return NULL;
+        }
+        int64_t found = run_time(run, &wire);
+        if (found >= timestamp) return Py_BuildValue("(LL)", (long long)(run->batch.base_offset + wire.offset_delta), (long long)found);
+    }
+    Py_RETURN_NONE;
+}
+
 static void run_dealloc(PyObject *object) {
     el_run *run = (el_run *)object;
     PyTypeObject *type = Py_TYPE(object);
@@ -191,6 +214,8 @@ EL_FIELDS(EL_OF_RUN)
 
 static PyMethodDef run_methods[] = {
     {"take", EL_ALONE(run_take), METH_O, "take(limit)\n\nThe next records, at most `limit`, as a list."},
+    {"since", EL_ALONE(run_since), METH_O,
+     "since(timestamp)\n\nOffset and timestamp of the first record that was not taken and has this timestamp or a later one, or None."},
     {"at", run_at, METH_O, "at(start)\n\nAnother run of the same batch, from the offset `start` on. It may have no records."},
     {NULL},
 };
@@ -203,6 +228,7 @@ static PyGetSetDef run_fields[] = {
 
 static PyMemberDef run_members[] = {
     {"end", T_LONGLONG, offsetof(el_run, end), READONLY, "Offset after the last one of the batch."},
+    {"max_timestamp", T_LONGLONG, offsetof(el_run, batch) + offsetof(el_batch, max_timestamp), READONLY, "Largest timestamp, by the header."},
     {"leader_epoch", T_INT, offsetof(el_run, batch) + offsetof(el_batch, leader_epoch), READONLY, "Leader epoch of all its records."},
     {NULL},
 };

@@ -1,12 +1,15 @@
-"""Reads the records of one visible batch at an offset, for readers that take few records at random offsets.
+"""Reads the records of one visible batch at an offset or a time, for readers that take few records at random places.
 
-POINT-1  only the usual case is served: an open partition with a mapped page, and one batch. For a reader of committed records it
-    is a batch without a transaction. In all other cases the answer is None, and the general reader finds out why
+POINT-1  only the usual case is served: a mapped page or a log that no process has open, and one batch. For a reader of committed
+    records it is a batch without a transaction. In all other cases the answer is None, and the general reader finds out why
 POINT-2  a batch that was verified and decoded is kept in the memory of this process, within `RECENT_BYTES_MAX` for all partitions
     of the directory. It is returned again without a read while the page and its generation are those of its read. Small ones
     that are not compressed are not kept: a read costs as much as the replacement of an older one
 POINT-3  a cut, a compaction and a rebuilt page change the generation or the page. The log start, the visible end and a deletion
     are read from the page each time
+POINT-4  without a page, a read counts only if no writer was found until its end, as for every reader of a closed log
+POINT-5  an entry of the time index selects where a search by time begins, if the batch that it names has its timestamp. The
+    batches after it are verified like those at an offset
 """
 
 from __future__ import annotations
@@ -16,28 +19,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native import short_read
 from embedlog._native._rows import RecordRun, record_run
-from embedlog._native.short_read import FOUND, TOO_SMALL
+from embedlog._native.short_read import ANY_TIME, FOUND, TOO_SMALL
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE
 from embedlog.partition.usual.continuations import Continuation
 from embedlog.partition.usual.short_reads import BUFFER_BYTES, FILES, POOLED_BYTES_MIN, READ_BYTES_MAX
-from embedlog.storage import interval_digests
+from embedlog.storage import file_names, interval_digests
+from embedlog.storage.control_page import PageFile
+from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from embedlog.partition.checks.epoch_check import EpochCheck
+    from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState
     from embedlog.partition.usual.continuations import Continuations
     from embedlog.partition.usual.recent_batches import RecentBatches
-    from embedlog.storage.control_page import PageFile
     from embedlog.storage.descriptors import Handle
     from embedlog.storage.manifest import SegmentInfo
 
 KEPT_BYTES_MIN: Final = 32 << 10  # of a batch that is not compressed
 PLACES_MAX: Final = 64  # segments that are remembered
 TRANSACTIONAL: Final = 0x10
+SINCE_READS_MAX: Final = 4  # of a search by time: its entry may be the one before
 OBJECT_BYTES: Final = 1024  # of a kept batch, in addition to its records section
 
 
@@ -57,24 +63,41 @@ class _Kept(NamedTuple):
     run: RecordRun  # from its first record on; nothing is taken from it
     size_bytes: int
     transactional: bool
-    page: PageFile
+    source: PageFile | Loaded
     generation: int
 
 
+class _Files:
+    """Open files of a segment, and the segment with their descriptors. Both are replaced together."""
+
+    __slots__ = ("names", "opened")
+
+    def __init__(self, names: tuple[str, ...], point: short_read.Point) -> None:
+        self.names = names
+        self.opened: tuple[list[Handle], short_read.Point] = ([], point)
+
+
 class _Place:
-    """A segment of one generation, with its open files."""
+    """A segment of one generation. `source`: the control page, or the files as a reader of a closed log loaded them."""
 
-    __slots__ = ("end", "generation", "info", "names", "open", "page")
+    __slots__ = ("end", "files", "generation", "info", "source", "timed")
 
-    def __init__(self, info: SegmentInfo, page: PageFile, end: int, generation: int) -> None:
-        self.info, self.page, self.end, self.generation = info, page, end, generation
-        self.names = FILES if info.digested else FILES[:2]
-        self.open: tuple[list[Handle], short_read.Point] = ([], self.point((-1, -1, -1)))
+    def __init__(self, info: SegmentInfo, source: PageFile | Loaded, end: int, generation: int) -> None:
+        self.info, self.source, self.end, self.generation = info, source, end, generation
+        names, unopened = FILES if info.digested else FILES[:2], self.point((-1, -1, -1))
+        self.files, self.timed = _Files(names, unopened), _Files((*names, file_names.TIME_INDEX), unopened)
 
     def point(self, fds: tuple[int, int, int]) -> short_read.Point:
-        info = self.info
+        info, source = self.info, self.source
         segment = short_read.Segment(info.base, info.size, info.index_entries, info.digest, *fds, info.gapless)
-        return short_read.Point(segment, self.page.page, self.end, self.generation, info.flags)
+        return short_read.Point(
+            segment,
+            source.page if isinstance(source, PageFile) else source.published,
+            end=self.end,
+            generation=self.generation,
+            flags=info.flags,
+            times=(info.time_entries, info.lateness_ms if info.min_timestamp >= 0 else -1),
+        )
 
 
 class PointReads:
@@ -104,13 +127,13 @@ class PointReads:
         """The records of the batch that holds `offset`, from there on; None if the general reader must read it."""
         out = short_read.placed()
         place = self._known(offset)
-        if place is None or not short_read.place_begin(place.open[1].raw, offset, committed, out):
+        if place is None or not short_read.place_begin(place.files.opened[1].raw, offset, committed, out):
             place = self._placed(offset)
-            if place is None or not short_read.place_begin(place.open[1].raw, offset, committed, out):
+            if place is None or not short_read.place_begin(place.files.opened[1].raw, offset, committed, out):
                 return None
         kept = self._held(offset, place)
         if kept is None:
-            kept = self._verified(offset, committed, place, out)
+            kept = self._verified(offset, ANY_TIME, committed, place, out)
             if kept is None:
                 return None
         if committed and kept.transactional:
@@ -121,6 +144,43 @@ class PointReads:
         self._state.traffic.bytes_out += kept.size_bytes
         return PointRead(run, kept.size_bytes, out.log_start, out.visible_end, out.epoch)
 
+    def since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
+        """The first visible record with this timestamp or a later one; None if the general reader must find it."""
+        now, out = self._state.published(), short_read.placed()
+        info = next(self._segments.reaching(timestamp_ms, now), None)
+        if info is None or info.max_timestamp < timestamp_ms:
+            return None
+        start = max(info.base, now.log_start)
+        place = self._known(start)
+        if place is None or place.info.base != info.base or not self._begins(place, timestamp_ms, committed, out):
+            place = self._placed(start)
+            if place is None or not self._begins(place, timestamp_ms, committed, out):
+                return None
+        offset = out.next_offset
+        for _ in range(SINCE_READS_MAX):
+            if offset >= out.visible_end:
+                return None
+            kept = self._held(offset, place) or self._verified(offset, timestamp_ms, committed, place, out)
+            found = None if kept is None else kept.run.at(offset).since(timestamp_ms)
+            if kept is not None and found is not None:
+                return OffsetAndTimestamp(*found, kept.run.leader_epoch)
+            following = out.next_offset if kept is None else kept.run.end
+            if following <= offset:
+                return None
+            offset = following
+        return None
+
+    def _begins(self, place: _Place, timestamp_ms: int, committed: bool, out: Any) -> bool:
+        """Whether the time index shows where a search begins: at `next_offset`."""
+        opened = self._acquired(place, place.timed)
+        if opened is None:
+            return False
+        handles, point = opened
+        try:
+            return bool(short_read.place_since(point.raw, timestamp_ms, committed, handles[-1].fd, out))
+        finally:
+            self._handles.release_together(handles)
+
     def _held(self, offset: int, place: _Place) -> _Kept | None:
         """The kept batch that holds `offset`."""
         recent = self._recent
@@ -130,12 +190,19 @@ class PointReads:
                 return None
             first = self._firsts[at - 1]
             kept = self._kept[first]
-            if kept.run.end <= offset or kept.generation != place.generation or kept.page is not place.page:
+            if kept.run.end <= offset or kept.generation != place.generation or kept.source is not place.source:
                 return None
             recent.used(self, first)
             return kept
 
     # ---- places ----------------------------------------------------------------------------------
+
+    def _source(self) -> PageFile | Loaded | None:
+        """The source of the published offsets now. A reader of a closed log looks for a writer first, at intervals."""
+        state = self._state
+        if state.context.read_only:
+            state.follow_writer()
+        return state.page_file or state.static
 
     def _known(self, offset: int) -> _Place | None:
         bases, places = self._bases, self._places
@@ -143,18 +210,22 @@ class PointReads:
         if at < 0 or at >= len(places) or self._state.closed:
             return None
         place = places[at]
-        return place if place.page is self._state.page_file else None
+        return place if place.source is self._source() else None
 
     def _placed(self, offset: int) -> _Place | None:
         """The segment that has `offset` now."""
         state = self._state
-        if state.closed or state.page_file is None or state.context.locked or state.context.read_only:
+        if state.closed or state.context.locked:
             return None
-        now, mapped = state.published(), state.page_file
-        if mapped is None or now.generation % 2 or not now.log_start <= offset < now.log_end:
+        now, source = state.published(), self._source()
+        if source is None:
+            return None
+        if not isinstance(source, PageFile):
+            now = source.published
+        if now.generation % 2 or not now.log_start <= offset < now.log_end:
             return None
         info = self._segments.at(offset, now)
-        place = _Place(info, mapped, -1 if info.base == now.segment_base else info.next_offset, now.generation)
+        place = _Place(info, source, -1 if info.base == now.segment_base else info.next_offset, now.generation)
         known = {each.info.base: each for each in self._places[-PLACES_MAX:] if each.generation == now.generation}
         known[info.base] = place
         places = tuple(known[base] for base in sorted(known))
@@ -163,29 +234,38 @@ class PointReads:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def _verified(self, offset: int, committed: bool, place: _Place, out: Any) -> _Kept | None:
-        """The batch that holds `offset`, read and verified."""
-        known, point = place.open
+    def _acquired(self, place: _Place, files: _Files) -> tuple[list[Handle], short_read.Point] | None:
+        """The open files of a place, until `release_together`, with the point that has their descriptors."""
+        known, point = files.opened
         try:
-            opened = self._handles.acquire_together(self._directory, place.info.base, place.names, known)
+            handles = self._handles.acquire_together(self._directory, place.info.base, files.names, known)
         except StorageError:
             return None
-        try:
-            if opened is not known:
-                fds = [handle.fd for handle in opened]
-                point = place.point((fds[0], fds[1], fds[2] if place.info.digested else -1))
-                place.open = (opened, point)
-            data = self._data(offset, committed, point, out)
-        finally:
-            self._handles.release_together(opened)
-        return None if data is None else self._decoded(data, place, out)
+        if handles is not known:
+            fds = [handle.fd for handle in handles]
+            point = place.point((fds[0], fds[1], fds[2] if place.info.digested else -1))
+            files.opened = (handles, point)
+        return handles, point
 
-    def _data(self, offset: int, committed: bool, point: short_read.Point, out: Any) -> memoryview | None:
+    def _verified(self, offset: int, timestamp_ms: int, committed: bool, place: _Place, out: Any) -> _Kept | None:
+        """The batch that holds `offset`, or the first one after it as new as `timestamp_ms`, read and verified."""
+        opened = self._acquired(place, place.files)
+        if opened is None:
+            return None
+        try:
+            data = self._data(offset, timestamp_ms, committed, opened[1], out)
+        finally:
+            self._handles.release_together(opened[0])
+        if data is None or not (isinstance(place.source, PageFile) or place.source is self._source()):
+            return None
+        return self._decoded(data, place, out)
+
+    def _data(self, offset: int, timestamp_ms: int, committed: bool, point: short_read.Point, out: Any) -> memoryview | None:
         buffer = _memory(self._buffer_bytes)
-        code = short_read.place_read(point, offset, committed, buffer, out)
+        code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
         if code == TOO_SMALL and out.found.need <= READ_BYTES_MAX:
             buffer = _memory(out.found.need)
-            code = short_read.place_read(point, offset, committed, buffer, out)
+            code = short_read.place_read(point, offset, timestamp_ms, committed, buffer, out)
         if code != FOUND:
             return None
         need = out.found.need
@@ -210,7 +290,7 @@ class PointReads:
         if run is None or not run.count:
             return None
         transactional = bool(batch.attributes & TRANSACTIONAL)
-        kept = _Kept(run, batch.size, transactional, place.page, place.generation)
+        kept = _Kept(run, batch.size, transactional, place.source, place.generation)
         end = found.position + found.need
         if end == found.size and start + batch.size == found.need:  # a tail begins there
             digested = place.info.digested
@@ -231,7 +311,7 @@ class PointReads:
                 insort(self._firsts, first)
             self._kept[first] = kept
             self._recent.keep(self, first, size_bytes)
-        if self._state.closed or self._state.page_file is not kept.page:
+        if self._state.closed or (self._state.page_file or self._state.static) is not kept.source:
             self._recent.drop(self)  # it was closed meanwhile
 
 

@@ -98,11 +98,19 @@ static void read_short(const uint8_t *data, size_t size, uint8_t flags) {
     DEMAND(count >= 0 ? count <= BATCHES && segment.row <= count : count == EL_ESPACE);
     el_tuple now = {0};
     el_place place = {.segment = segment, .page = page, .end = flags & 4 ? (int64_t)size : -1};
-    if (el_page_read(page, &now) == EL_OK) place.generation = now.generation, place.flags = now.flags;
+    if (el_page_read(page, &now) != EL_OK) now = (el_tuple){0};
+    place.generation = now.generation, place.flags = now.flags;
     place.segment.base = place.end < 0 ? now.segment_base : segment.base;
     place.segment.size = (int64_t)size; /* of a closed segment: as the file has */
     el_placed out;
-    int32_t found = el_place_read(&place, place.segment.base + (flags >> 6) * 7, flags & 8, buffer, (int64_t)size, &out);
+    int64_t timestamp = flags & 2 ? INT64_MIN : now.max_timestamp;
+    place.time_entries = (int64_t)size / 12;
+    place.lateness_ms = (flags >> 6) - 1;
+    if (flags & 64) place.fixed = &now, place.page = NULL;
+    int32_t begins = el_place_since(&place, now.max_timestamp - (flags >> 7), flags & 8, fd, &out);
+    DEMAND(begins == 0 || (begins == 1 && out.next_offset >= place.segment.base && out.next_offset >= now.log_start));
+    int32_t found = el_place_read(&place, place.segment.base + (flags >> 6) * 7, timestamp, flags & 8, buffer, (int64_t)size, &out);
+    if (found == 0) DEMAND(out.next_offset >= -1);
     if (found == 1) DEMAND(out.batch.position >= 0 && out.batch.position + out.batch.size <= (int64_t)size);
     else DEMAND(found == 0 || found == EL_ESPACE);
     free(buffer);
