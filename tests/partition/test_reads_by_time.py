@@ -1,7 +1,7 @@
 """A search by time reads one batch after the place that the time index shows: the same answers as the general reader.
 
-There are two slow reference implementations: the general reader, which searches from an index entry or the start of a segment,
-and a list of all records.
+There are two slow reference implementations: a list of all records, and the general reader. It searches from an index entry, or
+from the start of a segment.
 """
 
 from __future__ import annotations
