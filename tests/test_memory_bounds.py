@@ -186,8 +186,8 @@ def test_a_scan_touches_no_fresh_pages_for_each_piece(large: str) -> None:
         assert without["faults_per_mib"] > 3 * found["faults_per_mib"]  # the count sees fresh pages
 
 
-@pytest.mark.parametrize("way", ["poll", "batches"])
-@pytest.mark.parametrize("max_bytes", [100_000, 8_000_000])
+@pytest.mark.parametrize("way", [pytest.param("poll", marks=pytest.mark.slow), "batches"])
+@pytest.mark.parametrize("max_bytes", [pytest.param(100_000, marks=pytest.mark.slow), 8_000_000])
 def test_a_consumer_needs_memory_for_about_one_fetch(large: str, way: str, max_bytes: int) -> None:
     found = child("fetch", large, way, max_bytes)
     assert found["rows"] == LOG_BYTES // RECORD_BYTES
@@ -199,8 +199,8 @@ def test_the_memory_of_a_consumer_is_that_of_its_setting(small: str) -> None:
     assert child("fetch", small, "batches", 30_000_000)["grown"] > FETCH_FACTOR * 100_000 + FETCH_MORE_BYTES["none"]
 
 
-@pytest.mark.parametrize("size", [100, 1000, 100_000])
-@pytest.mark.parametrize("memory", [8_000_000, 32_000_000])
+@pytest.mark.parametrize("size", [pytest.param(100, marks=pytest.mark.slow), 1000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("memory", [8_000_000, pytest.param(32_000_000, marks=pytest.mark.slow)])
 def test_a_producer_needs_memory_for_its_buffer(size: int, memory: int) -> None:
     found = child("produce", size, memory)
     assert 0.8 * memory < found["sent"] * size <= memory

@@ -179,7 +179,9 @@ class Directory:
     def _foreign_holder(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         return lock_holders.in_use(
-            "a program other than embedlog holds a shared lock on the lock file", path, own=int(self._lock_fd >= 0)
+            "a program other than embedlog holds a shared lock on the lock file, or the control page is damaged",
+            path,
+            own=int(self._lock_fd >= 0),
         )
 
     def _is_unused(self, page: system.Page) -> bool:
@@ -331,7 +333,8 @@ class Directory:
         page = self._map()
         if page is None or page.version() < 0:
             raise ForeignDirectoryError(
-                "other processes hold this directory, but their control page is missing", path=self.path / file_names.CONTROL
+                "other processes hold this directory, but their control page is missing or damaged",
+                path=self.path / file_names.CONTROL,
             )
         if page.version() != system.PAGE_VERSION:
             raise UnsupportedFormatError(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import embedlog
 from embedlog._native import system
 from embedlog.admin import directory_jobs, housekeeper
 from embedlog.coordination import directory
 from embedlog.coordination.transactions import recovery
+from embedlog.errors import EmbedlogError
 from embedlog.replica_set.following import copy_rate
+from embedlog.storage import file_names
+
+QUIET: dict[str, Any] = {"housekeeping": False}
+USED_BYTES = 0x150  # of the page; zeros follow
+BITS_FAST, BITS_LONG = 8, 400
 
 WORDS = {
     f"{module.__name__}.{name}": getattr(module, name)
@@ -37,3 +48,32 @@ def test_a_directory_is_opened_again_after_the_tasks_of_its_housekeeper(tmp_path
         log.housekeep()
         with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as other:
             assert other.topics() == ["t"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("bits", [BITS_FAST, pytest.param(BITS_LONG, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_a_flipped_bit_of_the_page_of_an_open_directory_loses_nothing(
+    tmp_path: Path, rng: random.Random, count: int, bits: int
+) -> None:
+    """The process that has the directory open continues, and a later opening finds all. Another one may be refused."""
+    for bit in rng.sample(range(USED_BYTES * 8), bits):
+        root = tmp_path / str(bit)
+        paths = [root / f"d{number}" for number in range(count)]
+        where = paths if count > 1 else paths[0]
+        with embedlog.open(where, config=QUIET) as log, log.producer(linger_ms=0) as producer:
+            log.create_topic("t", replication_factor=count)
+            producer.send("t", b"0").result(60)
+            with open(paths[0] / file_names.CONTROL, "r+b") as page:
+                page.seek(bit // 8)
+                changed = page.read(1)[0] ^ 1 << bit % 8
+                page.seek(bit // 8)
+                page.write(bytes([changed]))
+            producer.send("t", b"1").result(60)
+            log.create_topic("u", replication_factor=count)
+            log.housekeep()
+            producer.send("t", b"2").result(60)
+            with contextlib.suppress(EmbedlogError):
+                embedlog.open(where, config=QUIET).close()
+        with embedlog.open(where, config=QUIET) as log:
+            assert log.topics() == ["t", "u"], bit
+            assert [record.value for record in log.scan("t").records()] == [b"0", b"1", b"2"], bit

@@ -10,7 +10,7 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.producer import repeating
 from tests.support.campaign_report import add_counts, pieces
 
-KILLS_FAST, KILLS_LONG, KILLS_PIECES = 6, 2000, 20
+KILLS_FAST, KILLS_LONG, KILLS_PIECES, KILLS_OF_A_MUTANT = 3, 2000, 20, 120
 
 
 def test_e14_each_record_once_and_in_order(nursery: Nursery, tmp_path: Path, seed: int) -> None:
@@ -33,7 +33,7 @@ def test_e14_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
 @pytest.mark.parametrize("mutant", ["no_stamp", "retry_unstamped", "no_duplicate_check"])
 def test_e14_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
     """Without sequences, or with repeats that are not detected, some record is present twice."""
-    verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, 20 * KILLS_FAST, mutants=(mutant,))
+    verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, KILLS_OF_A_MUTANT, mutants=(mutant,))
     print(f"E14 with {mutant}: {killed} kills: {verdict}")
     assert verdict.violations, f"{mutant} survived {killed} kills"
     add_counts("mutants", killed=1)
