@@ -96,7 +96,8 @@ class Layout:
         """`count` equal numbers: a slice of an array that all batches share (ARROWOUT-2)."""
         array = self._constants.get(name)
         if array is None or len(array) < count:
-            array = self._constants[name] = np.full(max(count, 4096), number, np.int32)
+            size = count if array is None else max(count, 2 * len(array))
+            array = self._constants[name] = np.full(size, number, np.int32)
         return array[:count]
 
 
@@ -145,6 +146,8 @@ def _utf8(names: BytesColumn) -> BytesColumn:
 
     If the data is valid as a whole, and no name begins inside a character, each name is valid.
     """
+    if not len(names):
+        return names
     data = names.data[: int(names.offsets[-1])]
     begins = names.offsets[:-1][names.offsets[:-1] < names.offsets[1:]]
     try:

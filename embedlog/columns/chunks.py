@@ -6,6 +6,7 @@ CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begi
 CHUNK-4  a run is one batch whose records are made when they are taken. It exists only if the whole batch can be parsed
 CHUNK-5  the read-ahead divides data that is not compressed by the index: each thread reads and decodes ranges of its own.
     Compressed data is read by one thread, and decoded by all
+CHUNK-6  few offsets are read like those of a consumer: one verified batch, of which only the wanted records are made
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embedlog._native._rows import RecordRun, record_run
+from embedlog.columns.few_records import decoded_of
 from embedlog.columns.readahead import read_ahead
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import record_batch
@@ -23,7 +25,7 @@ from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.compression import LimitExceeded
 from embedlog.format.decoder import GROUP_BYTES, plain_section
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
-from embedlog.format.visibility import seen
+from embedlog.format.visibility import READ_COMMITTED, seen
 
 if TYPE_CHECKING:
     from embedlog.partition.api import ReadableLog
@@ -246,6 +248,32 @@ class Source:
         """All pieces, fetched and decoded when they are taken."""
         while (piece := self.fetch()) is not None:
             yield self.decode(piece)
+
+    def points(self) -> Iterator[Decodings]:
+        """The same for few offsets: records of single batches as long as the partition has the short way to them (CHUNK-6)."""
+        while True:
+            found = None if self._pieces else self._point()
+            if found is None:
+                piece = self.fetch()
+                if piece is None:
+                    return
+                found = self.decode(piece)
+            yield found
+
+    def _point(self) -> Decodings | None:
+        """The records of the batch at the position; None if a fetch must find them, or the end."""
+        if not self._waiting:
+            return None
+        number, partition, window = self._waiting[-1]
+        if self._position >= window.end_offset:
+            return None
+        found = partition.point(self._position, self._isolation == READ_COMMITTED)
+        if found is None:
+            return None
+        run = found.run
+        records = [each for each in run.take(window.end_offset - self._position) if window.has(each.offset, each.timestamp_ms)]
+        self._position = run.end if not run.count else window.end_offset
+        return Decodings(number, decoded_of(records, self._columns), None)
 
     def pieces_ahead(self) -> Iterator[Decodings]:
         """The same with the help of a second thread."""

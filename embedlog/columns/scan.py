@@ -12,6 +12,7 @@ SCAN-5  the progress of a reading is counted in offsets, after each chunk: the n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -227,7 +228,7 @@ class Scan:
     @property
     def schema(self) -> pyarrow.Schema:
         """The pyarrow schema. Raises MissingExtraError without pyarrow."""
-        return _pyarrow().schema(self)
+        return _pyarrow_schema(self.columns)
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
         """pyarrow RecordBatches. Raises MissingExtraError without pyarrow."""
@@ -237,7 +238,8 @@ class Scan:
 
     def to_arrow(self) -> pyarrow.Table:
         """All records as one pyarrow Table. Raises MissingExtraError without pyarrow."""
-        return _pyarrow().Table.from_batches(list(self), schema=self.schema)
+        batches = list(self)
+        return _pyarrow().Table.from_batches(batches, schema=None if batches else self.schema)
 
     def to_pandas(self) -> pandas.DataFrame:
         """All records as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
@@ -310,7 +312,7 @@ class Scan:
 
     def _chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         source = self._source(columns)
-        pieces = source.pieces() if source.few() else source.pieces_ahead()
+        pieces = source.points() if source.few() else source.pieces_ahead()
         while True:
             self._engine.check_open()  # before the wait: in a forked child no thread would end it
             found = next(pieces, None)
@@ -328,6 +330,12 @@ class Scan:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)")
+
+
+@lru_cache(maxsize=64)
+def _pyarrow_schema(columns: tuple[str, ...]) -> Any:
+    """A schema never changes; making one costs as much as reading a record."""
+    return _pyarrow().Schema._import_from_c_capsule(_rows.arrow_schema(schema(columns)))
 
 
 def _pyarrow() -> Any:

@@ -211,3 +211,9 @@ class Window(NamedTuple):
     end_offset: int = OFFSET_MAX
     start_ms: int = OFFSET_MIN
     end_ms: int = OFFSET_MAX
+
+    def has(self, offset: int, time_ms: int) -> bool:
+        """Whether a record is selected; an end of OFFSET_MAX is unlimited, as in the decoder."""
+        if not (self.start_offset <= offset < self.end_offset and self.start_ms <= time_ms):
+            return False
+        return time_ms < self.end_ms or self.end_ms == OFFSET_MAX
