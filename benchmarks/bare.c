@@ -100,11 +100,15 @@ static int fail(const char *what)
     return 1;
 }
 
+/* Memory at the start of a page. The kernel's copy is four times slower on some processors (AMD EPYC) if the target is a few bytes further
+ * within its page than the source, as memory of malloc is: the bound would be lower than what it bounds. */
+static uint8_t *page_aligned(size_t size) { return aligned_alloc(4096, (size + 4095) / 4096 * 4096); }
+
 static int bare_write(const char *path, size_t bytes, size_t piece)
 {
-    uint8_t *buffer = malloc(piece);
+    uint8_t *buffer = page_aligned(piece);
     if (!buffer)
-        return fail("malloc");
+        return fail("aligned_alloc");
     memset(buffer, 0x5A, piece);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
     if (fd < 0)
@@ -136,7 +140,7 @@ struct reading {
 static void *read_pieces(void *argument)
 {
     struct reading *reading = argument;
-    uint8_t *buffer = malloc(reading->piece);
+    uint8_t *buffer = page_aligned(reading->piece);
     if (buffer)
         memset(buffer, 0, reading->piece);
     for (;;) {

@@ -228,7 +228,7 @@ class Scan:
     @property
     def schema(self) -> pyarrow.Schema:
         """The pyarrow schema. Raises MissingExtraError without pyarrow."""
-        return _pyarrow_schema(self.columns)
+        return _pyarrow_schema(_pyarrow(), self.columns)
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
         """pyarrow RecordBatches. Raises MissingExtraError without pyarrow."""
@@ -333,9 +333,9 @@ class Scan:
 
 
 @lru_cache(maxsize=64)
-def _pyarrow_schema(columns: tuple[str, ...]) -> Any:
-    """A schema never changes; making one costs as much as reading a record."""
-    return _pyarrow().Schema._import_from_c_capsule(_rows.arrow_schema(schema(columns)))
+def _pyarrow_schema(pyarrow: Any, columns: tuple[str, ...]) -> Any:
+    """A schema never changes, and making one is a large part of a scan of one record."""
+    return pyarrow.Schema._import_from_c_capsule(_rows.arrow_schema(schema(columns)))
 
 
 def _pyarrow() -> Any:
