@@ -100,8 +100,8 @@ static int fail(const char *what)
     return 1;
 }
 
-/* Memory at the start of a page. The kernel's copy is four times slower on some processors (AMD EPYC) if the target is a few bytes further
- * within its page than the source, as memory of malloc is: the bound would be lower than what it bounds. */
+/* Memory at the start of a page. On some processors (AMD EPYC) the kernel copies four times slower if the target is a few bytes further
+ * within its page than the source. Memory of malloc is: the bound was lower than what it bounds. */
 static uint8_t *page_aligned(size_t size) { return aligned_alloc(4096, (size + 4095) / 4096 * 4096); }
 
 static int bare_write(const char *path, size_t bytes, size_t piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import shutil
 import time
@@ -102,7 +103,7 @@ def sends(context: Context) -> Iterator[Outcome]:
 
 def bare_copy(sources: Sequence[Path], target: Path) -> float:
     """Bytes per second of `pread` and `pwrite` through one buffer, without checks."""
-    buffer, total, began = bytearray(PIECE_BYTES), 0, time.perf_counter()
+    buffer, total, began = mmap.mmap(-1, PIECE_BYTES), 0, time.perf_counter()  # a mapping begins at a page
     for source in sources:
         with open(source, "rb", buffering=0) as found, open(target, "wb", buffering=0) as made:
             while got := found.readinto(buffer):
