@@ -27,7 +27,7 @@ from embedlog.errors import ForeignDirectoryError, InvalidTopicError, StorageErr
 from embedlog.storage import files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX, TOPICS
 from embedlog.storage.identity import id_bytes
-from embedlog.storage.json_file import Encoded, JsonFile
+from embedlog.storage.json_file import Entries, JsonFile
 
 VERSION = 1
 WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have been replaced
@@ -168,6 +168,7 @@ class _Content(NamedTuple):
     generation: int = 0
     topics: Mapping[str, Topic] = MappingProxyType({})
     others: Mapping[str, Any] = MappingProxyType({})
+    unfinished: frozenset[str] = frozenset()  # names of topics with an incomplete change
 
 
 class TopicRegistry:
@@ -182,7 +183,8 @@ class TopicRegistry:
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self._content = _Content()
-        self._encoded: dict[str, tuple[Topic, Encoded]] = {}  # entries of the file, so that a change encodes only its topics
+        self._entries = Entries()  # of the topics that were encoded last, so that a change encodes only its topics
+        self._encoded: Mapping[str, Topic] | None = {}  # those topics; None after a failure
         self._word, self._trusted_ns = 1, 0  # the version at the last check of the file, and the end of its validity
         self.word: Callable[[], int] = lambda: 1  # changes with each change of the file; odd if unknown
         self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and after (True) each change of the file
@@ -263,7 +265,8 @@ class TopicRegistry:
 
     def unfinished(self) -> list[Topic]:
         """Topics whose creation, growth or deletion was interrupted, or is in progress under the directory lock."""
-        return sorted((topic for topic in self._content.topics.values() if not topic.finished), key=lambda topic: topic.name)
+        content = self._content
+        return [content.topics[name] for name in sorted(content.unfinished)]
 
     def every_name(self) -> Iterable[str]:
         """Names of all topics in every state, without an order."""
@@ -290,26 +293,35 @@ class TopicRegistry:
         content = self._changed(topics, removed)
         self.moving(False)
         try:
-            files.write_atomically(self.path, self._encode(content), self._mode, beside=beside)
+            files.write_atomically(self.path, self._encode(content, {*topics, *removed}), self._mode, beside=beside)
         finally:
             self.moving(True)
         self._signature, self._content = self._sign(), content
 
-    def _encode(self, content: _Content) -> bytes:
-        known, self._encoded = self._encoded, {}
-        for name, topic in content.topics.items():
-            entry = known.get(name)
-            if entry is None or (entry[0] is not topic and entry[0] != topic):
-                entry = topic, Encoded.of(_encode_topic(topic)).nested().nested()
-            self._encoded[name] = entry
-        topics = Encoded.mapping({name: encoded for name, (_, encoded) in self._encoded.items()})
-        return _FILE.encode(content.generation, {"topics": topics}, content.others)
+    def _encode(self, content: _Content, changed: Iterable[str]) -> bytes:
+        """The file with this content, which differs from the present one by the changed topics."""
+        before, self._encoded = self._encoded, None
+        if before is None:
+            before, self._entries = {}, Entries()
+        if before is not self._content.topics:  # the file was read again: compare all topics
+            changed = before.keys() | content.topics.keys()
+        for name in changed:
+            old, new = before.get(name), content.topics.get(name)
+            if new is None:
+                self._entries.remove(name)
+            elif old is not new and old != new:
+                self._entries.put(name, _encode_topic(new))
+        self._encoded = content.topics
+        return _FILE.encode(content.generation, {"topics": self._entries.encoded()}, content.others)
 
     def _changed(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
-        kept = dict(self._content.topics)
+        content = self._content
+        made = dict(content.topics)
         for name in removed:
-            kept.pop(name, None)
-        return _Content(self._content.generation + 1, MappingProxyType(kept | topics), self._content.others)
+            made.pop(name, None)
+        made.update(topics)
+        unfinished = content.unfinished.difference(removed, topics) | _unfinished(topics)
+        return _Content(content.generation + 1, MappingProxyType(made), content.others, unfinished)
 
     def _sign(self) -> tuple[int, ...]:
         found = files.facts_of(self._name)
@@ -322,4 +334,8 @@ def _decode(path: Path, data: bytes) -> _Content:
     if not isinstance(entries, dict):
         raise ForeignDirectoryError(f"topics are missing; {_REBUILD}", path=path)
     topics = {name: _decode_topic(path, name, entry) for name, entry in entries.items()}
-    return _Content(generation, MappingProxyType(topics), others)
+    return _Content(generation, MappingProxyType(topics), others, _unfinished(topics))
+
+
+def _unfinished(topics: Mapping[str, Topic]) -> frozenset[str]:
+    return frozenset(name for name, topic in topics.items() if not topic.finished)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -281,3 +282,30 @@ def test_the_mark_of_a_clean_close_may_hold_anything(tmp_path: Path) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_bytes(b"[" * 100_000)
     assert read_clean_mark(tmp_path) == -1
     assert mark_owner(tmp_path) is None
+
+
+def test_random_changes_of_two_processes_and_failed_ones(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change encodes only its topics: the file has all of them, whatever was encoded before."""
+    both, known = [registry(tmp_path), registry(tmp_path)], dict[str, Topic]()
+    for _ in range(120):
+        one = rng.choice(both)
+        wanted = [some(f"t{rng.randrange(15)}", state=rng.choice(["live", "live", "creating"])) for _ in range(rng.randrange(4))]
+        removed = rng.sample([f"t{number}" for number in range(15)], rng.randrange(3))
+        topics = {topic.name: topic for topic in wanted if topic.name not in removed}
+        if rng.random() < 0.2:
+            with monkeypatch.context() as patched, pytest.raises(OSError):
+                patched.setattr(files, "write_atomically", failing)
+                one.change(topics.values(), removed)
+            one.refresh()
+        else:
+            one.change(topics.values(), removed)
+            known = {name: topic for name, topic in known.items() if name not in removed} | topics
+        read = registry(tmp_path)
+        assert read.all() == one.all() == [known[name] for name in sorted(known)]
+        assert read.unfinished() == one.unfinished() == [each for each in read.all() if not each.finished]
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError("no space left")

@@ -8,6 +8,7 @@ JSONFILE-3  the checksum protects the bytes, not their meaning: the caller check
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,14 +31,39 @@ class Encoded(NamedTuple):
         """The form of a value one level deeper."""
         return self._replace(indented=self.indented.replace("\n", "\n "))
 
-    @classmethod
-    def mapping(cls, parts: Mapping[str, Encoded]) -> Encoded:
-        """An object of a file with these values, each `nested` twice."""
-        if not parts:
-            return cls.of({})
-        names = [(json.dumps(name), parts[name]) for name in sorted(parts)]
-        indented = ",\n".join([f"  {name}: {part.indented}" for name, part in names])
-        return cls("{" + ",".join([f"{name}:{part.canonical}" for name, part in names]) + "}", "{\n" + indented + "\n }")
+
+class Entries:
+    """An object of a file with many values, sorted by name. A change encodes only its own values. Threads: one at a time."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._canonical: list[str] = []  # of each name with its value, as both lists
+        self._indented: list[str] = []
+
+    def put(self, name: str, value: object) -> None:
+        """Add or replace a value."""
+        text, encoded = json.dumps(name), Encoded.of(value).nested().nested()
+        at, there = self._place(name)
+        if not there:
+            self._names.insert(at, name)
+        self._canonical[at : at + there] = [f"{text}:{encoded.canonical}"]
+        self._indented[at : at + there] = [f"  {text}: {encoded.indented}"]
+
+    def remove(self, name: str) -> None:
+        """Remove a value, if it is there."""
+        at, there = self._place(name)
+        if there:
+            del self._names[at], self._canonical[at], self._indented[at]
+
+    def _place(self, name: str) -> tuple[int, bool]:
+        at = bisect_left(self._names, name)
+        return at, at < len(self._names) and self._names[at] == name
+
+    def encoded(self) -> Encoded:
+        """The object as a field of a file."""
+        if not self._names:
+            return Encoded.of({})
+        return Encoded("{" + ",".join(self._canonical) + "}", "{\n" + ",\n".join(self._indented) + "\n }")
 
 
 class JsonFile(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import json_file
-from embedlog.storage.json_file import Encoded, JsonFile, checksum
+from embedlog.storage.json_file import Entries, JsonFile, checksum
 
 KIND = JsonFile("things", "things of a test", 1, "restore it")
 PATH = Path("/log/embedlog.things")
@@ -56,16 +56,20 @@ def test_other_bytes_are_refused_with_the_path(data: bytes, error: type[Exceptio
     assert len(str(caught.value)) < 500
 
 
-def test_parts_that_were_encoded_before_give_the_same_file(rng: random.Random) -> None:
-    others = {"newer": {"things": None}, "é": [1, {"x": "\n"}]}
-    for count in range(4):
-        things = {
-            f"t{number}": {"config": {f"k{each}": '"\n' for each in range(rng.randrange(3))}, "only": [1] * rng.randrange(3)}
-            for number in range(count)
-        }
-        document = {**others, "what": KIND.purpose, "version": 1, "generation": 7, "things": things}
+def test_entries_that_change_one_by_one_give_the_file_of_the_whole_document(rng: random.Random) -> None:
+    others, entries = {"newer": {"things": None}, "é": [1, {"x": "\n"}]}, Entries()
+    things: dict[str, object] = {}
+    for _ in range(60):
+        name = rng.choice(["", "é", '"\n', *(f"t{number}" for number in range(12))])
+        if rng.random() < 0.4:
+            things.pop(name, None)
+            entries.remove(name)
+        else:
+            things[name] = {"config": {f"k{each}": '"\n' for each in range(rng.randrange(3))}, "only": [1] * rng.randrange(3)}
+            entries.put(name, things[name])
+        inside = dict(sorted(things.items()))
+        document = {**others, "what": KIND.purpose, "version": 1, "generation": 7, "things": inside}
         document["checksum"] = checksum(document)
         expected = (json.dumps(document, indent=1) + "\n").encode()
-        assert KIND.encode(7, {"things": things}, others) == expected
-        parts = Encoded.mapping({name: Encoded.of(thing).nested().nested() for name, thing in things.items()})
-        assert KIND.encode(7, {"things": parts}, others) == expected
+        assert KIND.encode(7, {"things": inside}, others) == expected
+        assert KIND.encode(7, {"things": entries.encoded()}, others) == expected
