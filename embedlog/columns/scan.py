@@ -30,7 +30,7 @@ from embedlog.config import keywords
 from embedlog.display import tables
 from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
-from embedlog.format.visibility import end_offset
+from embedlog.format.visibility import Isolation, end_offset
 
 if TYPE_CHECKING:
     import pandas
@@ -71,11 +71,10 @@ class Scan:
         found = engine.topic(topic)
         limits = bounds.within(topic, list(found.here))
         limits.check_order()
-        self.topic = topic
-        self.topic_id: str = found.topic_id
-        self.isolation_level = bounds.isolation_level
+        self._topic, self._topic_id = topic, found.topic_id
+        self._isolation_level = bounds.isolation_level
         self._engine, self._rack, self._progress = engine, rack, progress
-        self.columns = limits.columns
+        self._columns = limits.columns
         self._start_ms, self._end_ms = limits.start_ms, limits.end_ms
         self._bounds = {
             number: self._pinned(engine.partition_of(found, number), *span) for number, span in limits.offsets.items()
@@ -99,7 +98,7 @@ class Scan:
         limits = bounds.within(self.topic, list(self._bounds))
         made = object.__new__(Scan)
         made.__dict__.update(self.__dict__)
-        made.columns = limits.columns
+        made._columns = limits.columns
         made._start_ms, made._end_ms = max(self._start_ms, limits.start_ms), min(self._end_ms, limits.end_ms)
         made._bounds = {}
         for number, (start, end) in limits.offsets.items():
@@ -128,6 +127,26 @@ class Scan:
         if self._end_ms < OFFSET_MAX and first < last:
             last = partition.end_by_time(first, last, self._end_ms)
         return first, last
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic."""
+        return self._topic
+
+    @property
+    def topic_id(self) -> str:
+        """The id of the topic at the creation of the scan; a topic that was deleted and created again has another one."""
+        return self._topic_id
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are read, in their order."""
+        return self._columns
+
+    @property
+    def isolation_level(self) -> Isolation:
+        """`read_uncommitted`, the default, or `read_committed`."""
+        return self._isolation_level
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]]:

@@ -62,7 +62,7 @@ WRITE_OPTIONS: dict[str, Option] = {
     "path": Option(plain, True, True, "", "The log directory, the argument of `save(…)` or `start(…)`. A set: a list in JSON."),
     "topic": Option(plain, True, True, "", "The topic of all rows; without it the column `topic` of each row is used."),
     "transactionalId": Option(
-        _name, True, True, "none; a stream's query id",
+        _name, True, True, "none; in a stream `embedlog-spark-<query id>`",
         "The identity of the writer. The log records what was written under this name, so that a repetition writes nothing.",
     ),
     "batchId": Option(

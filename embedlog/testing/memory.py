@@ -3,7 +3,8 @@
 MEMORY-1  the directory is in `/dev/shm` if that is writable and has `free_bytes_min` free bytes; otherwise in the default folder
     for temporary files
 MEMORY-2  the directory is removed at the end of the block, also after an exception
-MEMORY-3  the settings of `open_log` change times and sizes only: internal topics have one partition, groups form without delay
+MEMORY-3  the settings of `open_log` change sizes and threads only: internal topics have one partition, and no thread does
+    housekeeping
 """
 
 from __future__ import annotations
