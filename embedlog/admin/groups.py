@@ -3,6 +3,8 @@
 GROUPADMIN-1  reads take no lock and write nothing: they also work on a directory that was opened read-only, including a broker's
 GROUPADMIN-2  changes are decided under the lock of the group's partition; a call that raises has changed nothing
 GROUPADMIN-3  a dynamic member whose process has ended blocks no change: it is evicted before the group is checked for members
+GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_offsets`, counts the batches of a Spark sink. Its
+    offsets are no positions of a reader, so it has no lag
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
 from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
 from embedlog.coordination.groups.member_watch import Watch
+from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.topic import check_name
@@ -68,8 +71,10 @@ class GroupAdmin:
         else:
             raise GroupNotFoundError(f"no such group: {group_id!r}")
         reader = {tp: member.member_id for member in found.members for tp in member.assignment}
+        counts = not found.protocol_type and any(tp.topic == OFFSETS_TOPIC for tp in committed)  # GROUPADMIN-4
         partitions = tuple(
-            GroupPartition(*tp, committed.get(tp), self._end(tp), reader.get(tp)) for tp in sorted({*committed, *reader})
+            GroupPartition(*tp, committed.get(tp), None if counts else self._end(tp), reader.get(tp))
+            for tp in sorted({*committed, *reader})
         )
         return GroupDescription(
             group_id, found.state, found.type, found.protocol_type, found.assignor, found.generation, found.leader,

@@ -24,7 +24,7 @@ from embedlog.aio.listeners import Bridge
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
-from embedlog.config.timeouts import seconds
+from embedlog.config.timeouts import CLOSE_S, seconds
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.consumer import Consumer, until
 from embedlog.consumer.offset_committer import Callback
@@ -218,6 +218,7 @@ class AsyncConsumer(Generic[K, V]):
             self._on_cancelled(continues)
 
         self._returned_count = 0
+        consumer._reading.taken = False  # the task asks for more
         self._bridge.loop = asyncio.get_running_loop()
         await self._executor.run(wait, cancelled)
         found: Found | None = fetch.found
@@ -307,9 +308,11 @@ class AsyncConsumer(Generic[K, V]):
         if self._sync is not None:
             self._sync.wakeup()
 
-    async def close(self, timeout: float | None = 30.0) -> None:
+    async def close(self, timeout: float | None = CLOSE_S) -> None:
         """As `Consumer.close`: a call that waits in another task raises ClosedError. Idempotent."""
-        timeout = seconds(timeout, "close()")
+        await self._end(seconds(timeout, "close()"))
+
+    async def _end(self, timeout: float | None, *, automatic: bool = True) -> None:
         if self._closed:
             return
         self._closed = True
@@ -317,7 +320,7 @@ class AsyncConsumer(Generic[K, V]):
         if consumer is not None:
             consumer._waiting.stop()  # ends the thread's wait; the close runs after it
             self._bridge.loop = asyncio.get_running_loop()
-            await self._executor.run(lambda: consumer.close(timeout))
+            await self._executor.run(lambda: consumer._end(timeout, automatic=automatic))
         self._executor.shutdown()
 
     async def start(self) -> None:
@@ -336,7 +339,7 @@ class AsyncConsumer(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._end(CLOSE_S, automatic=kind is None or self._sync is None or not self._sync._reading.taken)
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
@@ -345,7 +348,7 @@ class AsyncConsumer(Generic[K, V]):
             return super().__new__(cls)
 
         def __enter__(self) -> NoReturn:
-            raise TypeError("an AsyncConsumer supports `async with`; use log.consumer(…) for `with`")
+            raise TypeError("an AsyncConsumer supports `async with` and `async for`; use log.consumer(…) for `with` and `for`")
 
         __exit__ = __iter__ = __enter__
 

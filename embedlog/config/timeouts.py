@@ -8,6 +8,7 @@ import warnings
 
 from embedlog.errors import ConfigError
 
+CLOSE_S = 30.0  # of close(), and of the end of `with`
 LONG_WAIT_S = 100.0  # a longer timeout was perhaps meant in ms
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 

@@ -6,6 +6,8 @@ COLLECTOR-3  an error at one position does not lose records collected before it:
     again
 COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them, as they bypass deserializers
 COLLECTOR-5  in a set a partition without a leader has no records now, and keeps its position
+COLLECTOR-6  `taken` is true before the first position moves, and false after a call that took nothing. While it is true, the
+    caller may not have processed what it got
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class Collector:
         self._max_bytes = config.fetch_max_bytes
         self._iterating = False
         self._group: Group | None = None
+        self.taken = False  # COLLECTOR-6
         self.fetches = True  # False: only records fetched before are returned, and no file is read
 
     # ---- assigned partitions ----
@@ -124,7 +127,7 @@ class Collector:
 
     def collect(self, limit: int) -> list[Record] | None:
         """Up to `limit` records, partition after partition."""
-        front = self.rotation.front
+        front, self.taken = self.rotation.front, True
         if front is not None and front.run is not None and front.run.count > limit and not (front.paused or self.interceptors):
             return front.run.take(limit)  # the usual case of a reader of few records: its batch has more
         out: list[Record] = []
@@ -153,12 +156,14 @@ class Collector:
                     self.rotation.drained(cursor)
                 if len(out) >= limit or fetcher.size_bytes - before >= self._max_bytes:
                     break
+            self.taken = bool(out)
             return self._intercepted(out, seen_count) if self.interceptors else out
         except BaseException as error:
             if out and isinstance(error, EmbedlogError):
                 return self._intercepted(out, seen_count)  # COLLECTOR-3
             for cursor, position, epoch in reversed(taken):
                 cursor.seek(position, epoch)
+            self.taken = False
             raise
 
     def _intercepted(self, records: list[Record], seen_count: int) -> list[Record]:
@@ -176,12 +181,14 @@ class Collector:
                     if not cursor.has_records:
                         continue
                 self.rotation.drained(cursor)
-                self._iterating = True
+                self._iterating = self.taken = True
                 return cursor.open_iterator()
+        self.taken = False
         return None
 
     def batch(self) -> Batch | None:
         """The next chunk of the next partition that has one."""
+        self.taken = False
         found = self.chunk()
         return None if found is None else self.take_batch(*found)
 
@@ -195,6 +202,7 @@ class Collector:
 
     def take_batch(self, cursor: Cursor, chunk: Chunk) -> Batch:
         """The batch of a chunk; the position moves after it."""
+        self.taken = True
         made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
         self.rotation.drained(cursor)
         cursor.fill([], chunk.next_offset, chunk.epoch)

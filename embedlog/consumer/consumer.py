@@ -23,7 +23,7 @@ from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.options import parse
-from embedlog.config.timeouts import seconds
+from embedlog.config.timeouts import CLOSE_S, seconds
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.consumer.metrics import ConsumerMetrics
@@ -365,12 +365,15 @@ class Consumer(Generic[K, V]):
         with self._using():
             return self._metrics.all() | ({} if self._group is None else self._group.metrics())
 
-    def close(self, timeout: float | None = 30.0) -> None:
+    def close(self, timeout: float | None = CLOSE_S) -> None:
         """Commit what is due and leave the group, within `timeout` seconds, and release all partitions. Idempotent.
 
-        Any other call, also one that waits in another thread, raises ClosedError. Raises a listener's exception.
+        The end of `with` by an exception commits nothing by itself if the last call had returned records. Any other call, also a
+        wait in another thread, raises ClosedError. Raises a listener's exception.
         """
-        timeout = seconds(timeout, "close()")
+        self._end(seconds(timeout, "close()"))
+
+    def _end(self, timeout: float | None, *, automatic: bool = True) -> None:
         if self._closed:
             return
         self._closed = True
@@ -380,7 +383,7 @@ class Consumer(Generic[K, V]):
                 self._closer = get_ident()  # the listeners in this thread may still use the consumer
                 if self._group is not None:
                     with Until(files.deadline_after(timeout), public=True):
-                        self._group.close(timeout)
+                        self._group.close(timeout, automatic=automatic)
                 self._subscription.clear()
                 self._reading.replace(())
         except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
@@ -394,7 +397,7 @@ class Consumer(Generic[K, V]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
+        self._end(CLOSE_S, automatic=kind is None or not self._reading.taken)
 
     def __repr__(self) -> str:
         return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"

@@ -424,8 +424,12 @@ class ConsumerCoordinator:
             self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
         listeners.raise_first()
 
-    def close(self, timeout_s: float | None) -> None:
-        """Complete pending commits, leave the group, and end the lease. Raises a listener's exception."""
+    def close(self, timeout_s: float | None, *, automatic: bool = True) -> None:
+        """Complete pending commits, leave the group, and end the lease; without `automatic`, returned records are not committed.
+
+        Raises a listener's exception.
+        """
+        self._auto = self._auto if automatic else None
         deadline_ns = files.deadline_after(timeout_s)
         try:
             self._committer.advance(deadline_ns)

@@ -113,8 +113,8 @@ class Machine:
         ) from self.error
 
     def remain(self, call: str, error: EmbedlogError) -> None:
-        """A call failed with an error that a repetition can repair: the error names the remedy (TXNMANAGER-3)."""
-        self.error = error
+        """A call failed with an error that its repetition can repair: it is retriable, and names the remedy (TXNMANAGER-3)."""
+        self.error, error.retriable = error, True
         error.remedy = f"{call}() has begun: repeat it until it succeeds, other calls than close() are refused"
 
     def fail(self, error: BaseException) -> None:

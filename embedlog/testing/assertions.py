@@ -256,7 +256,8 @@ def assert_key_order(
 def assert_committed(log: Log, group_id: str, expected: Mapping[tuple[str, int], int | None]) -> None:
     """Assert the committed offsets of a group: (topic, partition) to the offset of the next record; None for no commit.
 
-    Partitions that are not named are not checked. Raises AssertionError, GroupNotFoundError, and TypeError for another key.
+    Partitions that are not named are not checked, and a group that does not exist has no commits. Raises AssertionError, and
+    TypeError for another key.
     **Threads:** any.
     """
     __tracebackhide__ = True

@@ -44,6 +44,23 @@ def record_count(log: embedlog.Log) -> int:
     return sum(each.log_end_offset for each in log.describe_topic("__consumer_offsets").partitions)
 
 
+def test_a_group_that_counts_the_batches_of_a_sink_has_no_lag(log: embedlog.Log) -> None:
+    """The offsets are those of Spark's transactional sink: a number of a batch, and the start of each partition."""
+    commit(log, "reader", {T0: 1})  # the topic of offsets exists
+    marks = {TopicPartition("__consumer_offsets", 0): OffsetAndMetadata(6, "query"), T0: OffsetAndMetadata(3)}
+    with log.producer(transactional_id="job") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x", partition=0)
+        producer.send_offsets_to_transaction(marks, embedlog.GroupMetadata("job"))
+        producer.commit_transaction()
+    assert log.group_offsets("job") == marks
+    found = log.describe_group("job")
+    assert ([each.lag for each in found.partitions], found.lag) == ([None, None], 0)
+    assert log.metrics()["groups"]["job"]["records-lag"] == 0
+    assert not log.metrics()["groups"]["job"].get("partitions")
+
+
 # ---- asking ----------------------------------------------------------------------------------------------------------
 
 

@@ -242,8 +242,9 @@ def test_a_call_that_can_be_repeated_stays_pending_and_names_the_remedy(
     for each in calls[: calls.index(call)] if call != "abort_transaction" else calls[:2]:
         getattr(producer, each)()
     owner.failures = [kind("it failed")]
-    with pytest.raises(kind, match=rf"it failed; {call}\(\) has begun: repeat it"):
+    with pytest.raises(kind, match=rf"it failed; {call}\(\) has begun: repeat it") as failed:
         getattr(producer, call)()
+    assert failed.value.retriable
     for other in set(calls) - {call}:
         with pytest.raises(InvalidTransactionStateError, match=rf"it failed.*expected {call}\(\)"):
             getattr(producer, other)()
