@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 DATA = Path(__file__).parent / "data"
 ATTEMPTS = 5
@@ -60,8 +60,10 @@ def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQu
     Spark gives the Python worker of a stream ten seconds to start. If that is too short on a busy machine, the query is started
     again: it continues at its checkpoint.
     """
-    for attempt in range(ATTEMPTS):
+    attempts = 0
+    while True:
         query = start()
+        attempts += 1
         while query.isActive:
             time.sleep(0.1)
             if watch:
@@ -70,10 +72,9 @@ def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQu
             watch(query)  # the last batch's progress
         problem = query.exception()
         if problem is None:
-            break
-        if "failed to connect back" not in str(problem) or attempt == ATTEMPTS - 1:
+            return query
+        if "failed to connect back" not in str(problem) or attempts == ATTEMPTS:
             raise problem
-    return query
 
 
 def lines(path: Path) -> Iterator[bytes]:

@@ -62,17 +62,18 @@ class EventServer(ThreadingHTTPServer):
 class EventHandler(BaseHTTPRequestHandler):
     """One connection."""
 
-    server: EventServer
     timeout = 60  # for a request, and for a client that does not read
 
     def do_GET(self) -> None:
         """Send the records of the topic in the path, until the client leaves."""
+        server = self.server
+        assert isinstance(server, EventServer)
         url = urlsplit(self.path)
         query = parse_qs(url.query)
-        with self.server.log.consumer(isolation_level="read_committed", auto_offset_reset="none") as consumer:
+        with server.log.consumer(isolation_level="read_committed", auto_offset_reset="none") as consumer:
             try:
                 start(
-                    self.server.log,
+                    server.log,
                     consumer,
                     unquote(url.path[1:]),
                     self.headers["Last-Event-ID"],
@@ -86,16 +87,16 @@ class EventHandler(BaseHTTPRequestHandler):
             self.send_header("Cache-Control", "no-cache")
             self.end_headers()
             try:
-                self._stream(consumer)
+                self._stream(consumer, server.stopping)
             except (ConnectionError, TimeoutError):
                 pass  # the client left
             except embedlog.OffsetOutOfRangeError:
                 pass  # deleted before it was sent: the next request of the client gets 410
 
-    def _stream(self, consumer: Consumer[bytes, bytes]) -> None:
+    def _stream(self, consumer: Consumer[bytes, bytes], stopping: threading.Event) -> None:
         positions = {place.partition: consumer.position(place) for place in consumer.assignment()}
         sent_s = time.monotonic()
-        while not self.server.stopping.is_set():
+        while not stopping.is_set():
             records = consumer.poll(POLL_S)
             for record in records:
                 positions[record.partition] = record.offset + 1

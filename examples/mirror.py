@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined, unused-ignore]
 from rich.console import Console
 from rich.progress import Progress
 

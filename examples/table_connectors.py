@@ -45,6 +45,7 @@ class Source(Protocol):
 
     def read(self, position: int, count: int) -> Sequence[Row]:
         """The first rows after the position, in order; none at the end."""
+        ...
 
 
 class Sink(Protocol):
@@ -52,12 +53,15 @@ class Sink(Protocol):
 
     def positions(self) -> Mapping[TopicPartition, int]:
         """The next offset of each partition, as of the last `flush`."""
+        ...
 
     def put(self, records: Sequence[Record[bytes, bytes]]) -> None:
         """Take records of some partitions, in order."""
+        ...
 
     def flush(self, positions: Mapping[TopicPartition, int]) -> None:
         """Store all taken records and the positions after them, together or not at all."""
+        ...
 
 
 # ---- the two directions ----------------------------------------------------------------------------------------------
@@ -128,6 +132,7 @@ class Database(Protocol):
 
     def transaction(self) -> contextlib.AbstractContextManager[Any]:
         """A cursor, whose changes are committed at the end of the block, or rolled back."""
+        ...
 
 
 class Sqlite:

@@ -28,7 +28,7 @@ import embedlog
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPICS: dict[str, dict[str, str]] = {
     "access": {"compression.type": "zstd"},

@@ -31,7 +31,7 @@ import embedlog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 LINES_AT_ONCE = 2000
 FIRST_PART = 0.6  # of the lines

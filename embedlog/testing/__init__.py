@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from embedlog.testing.expectations import Expected, record
     from embedlog.testing.log_faults import Fault, Faults, Held, faults
     from embedlog.testing.memory import memory_directory, open_log
+    from embedlog.testing.plugin import ConsumerFactory, RecordsOf
     from embedlog.testing.stopped_clock import Clock, clock
 
 __all__ = [
     "Clock",
+    "ConsumerFactory",
     "Expected",
     "Fault",
     "Faults",
     "Held",
+    "RecordsOf",
     "assert_committed",
     "assert_key_order",
     "assert_lag",
@@ -45,10 +48,12 @@ __all__ = [
 
 _MODULES = {
     "Clock": "stopped_clock",
+    "ConsumerFactory": "plugin",
     "Expected": "expectations",
     "Fault": "log_faults",
     "Faults": "log_faults",
     "Held": "log_faults",
+    "RecordsOf": "plugin",
     "assert_committed": "assertions",
     "assert_key_order": "assertions",
     "assert_lag": "assertions",

@@ -1,7 +1,7 @@
 """Type checkers and the API: documented code passes, misspelt options and wrong values do not; types exist at run time.
 
-All code of the documents and the samples below goes through mypy and pyright once each. A checker that cannot run here is
-skipped with the reason.
+All code of the documents, the examples and the samples below go through strict mypy and pyright once each. A checker that cannot
+run here is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -146,8 +146,9 @@ next(iter(log.consumer("t"))).value.encode()
 
 def stubs(folder: Path) -> Path:
     """The types of other packages in the documents are not compared: they change with their versions."""
-    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "pyspark", "pyspark/sql", "google/protobuf/timestamp_pb2"
-    for name in ("duckdb", "fastavro", *packages):
+    spark = "pyspark", "pyspark/sql", "pyspark/sql/streaming", "pyspark/sql/streaming/query"
+    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "google/protobuf/timestamp_pb2"
+    for name in ("duckdb", "fastavro", *spark, *packages):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
     return folder
@@ -155,7 +156,7 @@ def stubs(folder: Path) -> Path:
 
 def sources(folder: Path) -> dict[str, str]:
     """File names and texts of all that is checked; each page is one program, each recipe one of its own."""
-    texts = {"right.py": RIGHT, "wrong.py": WRONG}
+    texts = {"right.py": RIGHT, "wrong.py": WRONG} | {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
     for page in PAGES:
         if page == PROGRAMS:
             blocks = BLOCK.findall(page.read_text())
@@ -218,7 +219,7 @@ def test_mypy_agrees_with_the_documents(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("no mypy: pip install 'embedlog[check]'")
     texts = sources(tmp_path)
-    settings = "[mypy]\ncheck_untyped_defs = True\nignore_missing_imports = True\nexclude = stubs\n"
+    settings = "[mypy]\nstrict = True\nignore_missing_imports = True\nexclude = stubs\n"
     (tmp_path / "mypy.ini").write_text(settings + "[mypy-embedlog.*]\nignore_errors = True\n")
     path = f"{stubs(tmp_path / 'stubs')}:{ROOT}"
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(ROOT / ".mypy_cache" / "documents"), "."]
