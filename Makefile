@@ -61,7 +61,7 @@ help:
 	@echo 'make test-arm       the C core compiled for arm64, and run if there is an emulator'
 	@echo 'make test-slow      the suite with its slow tests and the tests with a real Kafka'
 	@echo 'make test-all       all of these tests, with their counts at the end'
-	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents'
+	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents and the examples'
 	@echo 'make bench          the benchmarks'
 	@echo 'make race           the same workloads for Chronicle Queue, Kafka'\''s clients, SQLite, LMDB and others: up to 50 minutes'
 	@echo 'make race-pages     write docs/race.md and its plots anew from docs/race/results.json, without a run'

@@ -53,6 +53,48 @@ asyncio.run(serve())
 """
 
 
+STREAMED = """
+from fastapi import FastAPI, Header
+from fastapi.responses import StreamingResponse
+
+app = FastAPI()
+log = embedlog.open("data")
+log.create_topic("orders", partitions=2)
+with log.producer() as producer:
+    for number in range(3):
+        producer.send("orders", b"order %d" % number, partition=0)
+
+
+@app.get("/orders")
+async def orders(last_event_id: str | None = Header(None)) -> StreamingResponse:
+    return StreamingResponse(events(log, "orders", last_event_id), media_type="text/event-stream")
+
+
+async def requested(last_event_id):
+    messages, received, arrived = asyncio.Queue(), [], asyncio.Event()
+
+    async def send(message):
+        received.append(message)
+        if b"order 2" in message.get("body", b""):
+            arrived.set()
+
+    await messages.put({"type": "http.request", "body": b"", "more_body": False})
+    headers = [(b"last-event-id", last_event_id)]
+    request = {"type": "http", "method": "GET", "path": "/orders", "query_string": b"", "headers": headers}
+    serving = asyncio.create_task(app({**request, "asgi": {"version": "3.0"}}, messages.get, send))
+    await asyncio.wait_for(arrived.wait(), 30)
+    await messages.put({"type": "http.disconnect"})
+    await asyncio.wait_for(serving, 30)
+    assert received[0]["status"] == 200
+    return b"".join(message.get("body", b"") for message in received)
+
+
+body = asyncio.run(requested(b"1,0"))
+assert body == b"id: 2,0\\ndata: order 1\\n\\nid: 3,0\\ndata: order 2\\n\\n", body
+log.close()
+"""
+
+
 def recipe(part: str) -> str:
     """The block that contains a text, up to the use of its functions and classes."""
     (found,) = (block for block in BLOCK.findall((ROOT / "docs" / "recipes.md").read_text()) if part in block)
@@ -67,6 +109,14 @@ def test_a_framework_takes_the_lifespan(framework: str, application: str, tmp_pa
     functions = recipe("async def lifespan").partition("class App:")[0]
     program = functions + SERVED.format(framework=framework, application=application)
     answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_fastapi_streams_events_after_the_last_id_of_the_browser(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    program = recipe("async def events").partition("async def main")[0] + STREAMED
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
