@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import _rows
+from tests.conftest import ROOT
 from tests.support.crowd import FREE_THREADED
 
 ATTEMPTS = 5
+OBJECTS = sorted((ROOT / "embedlog" / "_native" / "objects").glob("*.c"))
 PRELUDE = """
 import sys, threading
 import embedlog
@@ -65,6 +68,14 @@ def run(program: str, folder: Path, off: bool) -> bool:
         return False
     assert off or done.returncode == 0, done.stderr[-2000:]
     return done.returncode == 0
+
+
+def test_each_method_of_a_section_is_defined() -> None:
+    """With the GIL the macros are empty: only a build without it would miss the definition."""
+    used = {(path.name, name) for path in OBJECTS for name in re.findall(r"EL_ALONE\((\w+)\)", path.read_text())}
+    made = {(path.name, name) for path in OBJECTS for name in re.findall(r"^EL_[A-Z]+\(\w+, (\w+)\b", path.read_text(), re.MULTILINE)}
+    assert used
+    assert used == made
 
 
 @needs_sections

@@ -210,6 +210,7 @@ static PyObject *run_take(PyObject *object, PyObject *limit) {
 
 #define EL_OF_RUN(object) (object)
 EL_METHOD(EL_OF_RUN, run_take)
+EL_METHOD(EL_OF_RUN, run_since)
 EL_FIELDS(EL_OF_RUN)
 
 static PyMethodDef run_methods[] = {
