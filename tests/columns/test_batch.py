@@ -8,7 +8,6 @@ import weakref
 from typing import Any
 
 import numpy as np
-import polars
 import pyarrow
 import pytest
 
@@ -113,6 +112,7 @@ def test_no_buffer_is_copied_and_each_lives_as_long_as_its_user() -> None:
 
 
 def test_polars_takes_a_batch() -> None:
+    polars = pytest.importorskip("polars", reason="needs polars")
     frame = polars.DataFrame(pyarrow.table(pyarrow.record_batch(batch())))
     assert frame["value"].to_list() == VALUES
 

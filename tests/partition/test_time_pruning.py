@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars
 import pytest
 
 import embedlog
@@ -194,6 +193,7 @@ def check_part(log: embedlog.Log, path: Path, bytes_read: Callable[[], int]) -> 
 
 
 def test_conditions_of_polars_and_duckdb_read_no_more(tmp_path: Path, bytes_read: Callable[[], int]) -> None:
+    polars = pytest.importorskip("polars", reason="needs polars")
     path, kind = tmp_path / "log", polars.Datetime("ms", "UTC")
     with opened(path) as log:
         log.create_topic("t", config={"segment.bytes": 20_000})

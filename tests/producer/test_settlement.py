@@ -310,19 +310,26 @@ def refuse(self: threading.Thread) -> None:
     raise RuntimeError("no more threads")
 
 
-def test_a_flush_that_waits_for_callbacks_ends_with_the_producer(log: embedlog.Log) -> None:
+def test_a_flush_that_waits_for_callbacks_ends_with_the_producer(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = log.producer(linger_ms=0)
-    holding, go = threading.Event(), threading.Event()
+    holding, entered, go = threading.Event(), threading.Event(), threading.Event()
+    inner = producer._accumulator.flush
 
     def hold(_: object) -> None:
         holding.set()
         assert go.wait(20)
 
+    def flush(timeout_s: float | None) -> bool:
+        entered.set()
+        return inner(timeout_s)
+
+    monkeypatch.setattr(producer._accumulator, "flush", flush)
     producer.send("one", b"v").add_done_callback(hold)
     assert holding.wait(10)
     flushing = threading.Thread(target=producer.flush)
     closing = threading.Thread(target=producer.close)
     flushing.start()
+    assert entered.wait(10)  # else it would be refused by a closed producer
     closing.start()
     wait_until(lambda: "closed" in repr(producer))
     go.set()

@@ -57,13 +57,19 @@ def in_transaction(log: embedlog.Log, offsets: Any) -> Any:
             producer.abort_transaction()
 
 
+def framed(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
+    """`embedlog.polars.scan`, where polars is installed."""
+    pytest.importorskip("polars", reason="needs polars")
+    return embedlog.polars.scan(log, topic, **bounds)
+
+
 # Methods that take a mapping: called with {key: 1}.
 MAPPINGS: dict[str, Verb] = {
     "scan(start_offset)": lambda log, given: log.scan("t", start_offset=given),
     "scan(end_offset)": lambda log, given: log.scan("t", end_offset=given),
     "narrowed(start_offset)": lambda log, given: log.scan("t").narrowed(start_offset=given),
     "narrowed(end_offset)": lambda log, given: log.scan("t").narrowed(end_offset=given),
-    "polars.scan": lambda log, given: embedlog.polars.scan(log, "t", start_offset=given),
+    "polars.scan": lambda log, given: framed(log, "t", start_offset=given),
     "duckdb.table": lambda log, given: embedlog.duckdb.table(log, "t", start_offset=given),
     "duckdb.register": lambda log, given: embedlog.duckdb.register(log, topics=["t"], end_offset=given),
     "offsets_for_times": lambda log, given: assigned(log, lambda consumer: consumer.offsets_for_times(given)),
@@ -179,11 +185,11 @@ def test_an_engine_takes_an_open_log_and_says_so(log: embedlog.Log, tmp_path: Pa
                 call(given)
 
 
-def test_a_missing_topic_is_named_with_the_nearest(log: embedlog.Log) -> None:
+@pytest.mark.parametrize("verb", [embedlog.Log.scan, embedlog.duckdb.table, framed], ids=["scan", "duckdb", "polars"])
+def test_a_missing_topic_is_named_with_the_nearest(log: embedlog.Log, verb: Callable[[embedlog.Log, str], Any]) -> None:
     log.create_topic("events")
-    for call in (log.scan, lambda name: embedlog.polars.scan(log, name), lambda name: embedlog.duckdb.table(log, name)):
-        with pytest.raises(UnknownTopicOrPartitionError, match="did you mean 'events'"):
-            call("event")
+    with pytest.raises(UnknownTopicOrPartitionError, match="did you mean 'events'"):
+        verb(log, "event")
 
 
 # ---- one partition ---------------------------------------------------------------------------------------------------

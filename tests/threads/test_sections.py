@@ -73,7 +73,9 @@ def run(program: str, folder: Path, off: bool) -> bool:
 def test_each_method_of_a_section_is_defined() -> None:
     """With the GIL the macros are empty: only a build without it would miss the definition."""
     used = {(path.name, name) for path in OBJECTS for name in re.findall(r"EL_ALONE\((\w+)\)", path.read_text())}
-    made = {(path.name, name) for path in OBJECTS for name in re.findall(r"^EL_[A-Z]+\(\w+, (\w+)\b", path.read_text(), re.MULTILINE)}
+    made = {
+        (path.name, name) for path in OBJECTS for name in re.findall(r"^EL_[A-Z]+\(\w+, (\w+)\b", path.read_text(), re.MULTILINE)
+    }
     assert used
     assert used == made
 
