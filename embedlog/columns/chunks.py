@@ -21,7 +21,7 @@ from embedlog.columns.few_records import decoded_of
 from embedlog.columns.readahead import read_ahead
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import record_batch
-from embedlog.format.buffer_pool import shared_pool
+from embedlog.format.buffer_pool import SharedBytes, shared_pool
 from embedlog.format.compression import LimitExceeded
 from embedlog.format.decoder import GROUP_BYTES, plain_section
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
@@ -171,6 +171,7 @@ class Piece(NamedTuple):
     number: int  # of the partition
     window: Window
     fetched: Any
+    data: memoryview  # the fetched bytes, for the thread that decodes the piece (BUFFERPOOL-5)
     batches: record_batch.Batches
     whole: bool  # no other piece contains these bytes
 
@@ -301,7 +302,8 @@ class Source:
         )
         parts = groups(visible(fetched, window), self._batch_bytes)
         self._plain = is_plain(fetched.batches)
-        self._pieces.extend(Piece(number, window, fetched, part, len(parts) == 1) for part in parts)
+        data = SharedBytes(fetched.data)
+        self._pieces.extend(Piece(number, window, fetched, data.view(), part, len(parts) == 1) for part in parts)
         moved: bool = fetched.next_offset > self._position
         self._position = fetched.next_offset
         return moved
@@ -333,7 +335,7 @@ class Source:
             self._plain = False  # from the next piece on
         parts = groups(visible(fetched, window), self._batch_bytes)
         first = parts[0] if parts else fetched.batches[:0]
-        found = self._decode(Piece(number, window, fetched, first, len(parts) == 1), alone_bytes)
+        found = self._decode(Piece(number, window, fetched, fetched.data, first, len(parts) == 1), alone_bytes)
         left = found.rest.batches if isinstance(found.rest, Piece) else parts[1] if len(parts) > 1 else None
         following = fetched.next_offset if left is None else int(left["base_offset"][0])
         if following >= window.end_offset or (left is None and following <= window.start_offset):
@@ -342,10 +344,10 @@ class Source:
         return found._replace(rest=piece._replace(window=window._replace(start_offset=start)))
 
     def _decode(self, piece: Piece, alone_bytes: int | None) -> Decodings:
-        number, window, fetched, batches, whole = piece
+        number, window, fetched, data, batches, whole = piece
         with in_file(fetched.path, fetched.position):
             part = record_batch.decode_some(
-                fetched.data, batches, window=window, columns=self._columns, pool=shared_pool(), limit=fetched.decompressed_max,
+                data, batches, window=window, columns=self._columns, pool=shared_pool(), limit=fetched.decompressed_max,
                 alone_bytes=alone_bytes, in_place=whole,
             )  # fmt: skip
         self._batch_bytes = average(part, self._batch_bytes)

@@ -4,12 +4,15 @@ BUFFERPOOL-1  a fresh page costs a fault and zeroing, about as much as the copy 
 BUFFERPOOL-2  a lease ends without a call: its array keeps it, and when the last view of the array is freed, so is the block
 BUFFERPOOL-3  the free list is bounded; further blocks are unmapped
 BUFFERPOOL-4  the return of a block takes no lock, because it may happen in the garbage collector
+BUFFERPOOL-5  views of one buffer are made and freed by one thread at a time; another thread gets a view with a count of its own.
+    Without the GIL, CPython 3.14 counts the views of a buffer without atomics, and a lost count releases it while it is in use
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native.lazy_numpy import np
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 BLOCK_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 128 << 20  # kept by a pool: a scan with read-ahead uses as much, half of it never written
 HUGE_BYTES = 2 << 20  # blocks of at least this size get huge pages: one fault instead of 512
@@ -57,6 +61,20 @@ class Lease:
     def view(self) -> memoryview:
         view: memoryview = self.array.data
         return view
+
+
+class SharedBytes:
+    """Bytes that several threads view (BUFFERPOOL-5). It is made by the thread that has them."""
+
+    __slots__ = ("_array", "_data")
+
+    def __init__(self, data: Any) -> None:
+        self._data = memoryview(data).cast("B")
+        self._array = None if GIL else np.frombuffer(self._data, np.uint8)
+
+    def view(self) -> memoryview:
+        """All bytes, for one thread."""
+        return self._data if self._array is None else self._array[:].data
 
 
 class _LeasedBlock:

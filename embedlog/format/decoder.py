@@ -17,7 +17,7 @@ from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression, legacy
-from embedlog.format.buffer_pool import BufferPool, shared_pool
+from embedlog.format.buffer_pool import BufferPool, SharedBytes, shared_pool
 from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, BytesColumn, Decoded, Headers, Window
 
 if TYPE_CHECKING:
@@ -181,20 +181,20 @@ class _Sections:
 
     def __init__(self, data: Any, batches: Batches, position: int) -> None:
         self.rows = batches.copy()  # old messages change their rows
-        self._view, self._position = memoryview(data).cast("B"), position
+        self._data, self._position = SharedBytes(data), position
         self._group_bytes = 0  # uncompressed so far; a later addition corrects one that is lost to another thread
 
     def plain(self, number: int, limit: int) -> memoryview:
         """Uncompressed. Raises CorruptRecordError with the batch's position, and LimitExceeded."""
-        row = self.rows[number]
+        row, view = self.rows[number], self._data.view()
         if row["magic"] < 2:
             start = int(row["position"]) - self._position
             try:
-                return legacy.body(self._view[start : start + int(row["size"])], self.rows, number, limit)
+                return legacy.body(view[start : start + int(row["size"])], self.rows, number, limit)
             except CorruptRecordError as error:
                 error.position = int(row["position"])
                 raise
-        plain = plain_section(self._view, row, self._position, limit)
+        plain = plain_section(view, row, self._position, limit)
         if int(row["records"]) > len(plain) // RECORD_SIZE_MIN:
             raise _miscounted(row, len(plain))
         return plain

@@ -16,7 +16,7 @@ from embedlog._native._rows import encode_batch
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import InvalidRecordError, RecordTooLargeError
 from embedlog.format import compression
-from embedlog.format.buffer_pool import BufferPool, shared_pool
+from embedlog.format.buffer_pool import BufferPool, SharedBytes, shared_pool
 from embedlog.format.record_columns import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -161,9 +161,11 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
 
 
 def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
+    shared = SharedBytes(run.buffer)
+
     def pack(row: int) -> memoryview:
         start, size = int(run.batches["position"][row]), int(run.batches["size"][row])
-        body = run.buffer[start + HEADER_SIZE : start + size]
+        body = shared.view()[start + HEADER_SIZE : start + size]
         if len(body) > plan.compressed_max:
             return body
         packed = memoryview(compression.compress(plan.codec, body, plan.level)).cast("B")
