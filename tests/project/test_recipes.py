@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +61,7 @@ from fastapi import FastAPI, Header
 from fastapi.responses import StreamingResponse
 
 app = FastAPI()
+streams = Streams()
 log = embedlog.open("data")
 log.create_topic("orders", partitions=2)
 with log.producer() as producer:
@@ -67,7 +71,7 @@ with log.producer() as producer:
 
 @app.get("/orders")
 async def orders(last_event_id: str | None = Header(None)) -> StreamingResponse:
-    return StreamingResponse(events(log, "orders", last_event_id), media_type="text/event-stream")
+    return StreamingResponse(events(log, "orders", last_event_id, streams), media_type="text/event-stream")
 
 
 async def requested(last_event_id):
@@ -95,6 +99,32 @@ log.close()
 """
 
 
+# Ends with uvicorn's server, after its streams.
+APPLICATION = """
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Header
+from fastapi.responses import StreamingResponse
+
+@asynccontextmanager
+async def lifespan(app):
+    yield
+    await asyncio.to_thread(log.close)
+
+app = FastAPI(lifespan=lifespan)
+streams = Streams()
+log = embedlog.open("data")
+log.create_topic("orders", partitions=2)
+with log.producer() as producer:
+    producer.send("orders", b"order 0", partition=0)
+
+
+@app.get("/orders")
+async def orders(last_event_id: str | None = Header(None)) -> StreamingResponse:
+    return StreamingResponse(events(log, "orders", last_event_id, streams), media_type="text/event-stream")
+"""
+
+
 def recipe(part: str) -> str:
     """The block that contains a text, up to the use of its functions and classes."""
     (found,) = (block for block in BLOCK.findall((ROOT / "docs" / "recipes.md").read_text()) if part in block)
@@ -118,6 +148,35 @@ def test_fastapi_streams_events_after_the_last_id_of_the_browser(tmp_path: Path)
     program = recipe("async def events").partition("async def main")[0] + STREAMED
     answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_uvicorn_ends_at_once_while_streams_are_open(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    (tmp_path / "application.py").write_text(recipe("async def events").partition("async def main")[0] + APPLICATION)
+    (tmp_path / "serve.py").write_text(recipe("import uvicorn").replace("port=8000", "port=0"))
+    command = [sys.executable, "serve.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
+        assert server.stderr is not None
+        try:
+            lines: list[str] = []
+            while not (lines and "Uvicorn running" in lines[-1]):
+                lines.append(server.stderr.readline())
+                assert lines[-1], "".join(lines)
+            found = re.search(r"http://127.0.0.1:(\d+)", lines[-1])
+            assert found is not None, lines
+            request = urllib.request.Request(f"http://127.0.0.1:{found[1]}/orders", headers={"Last-Event-ID": "0,0"})
+            answers = [urllib.request.urlopen(request, timeout=60) for _ in range(2)]
+            assert [answer.readline() for answer in answers] == [b"id: 1,0\n"] * 2
+            server.send_signal(signal.SIGTERM)  # without a limit: it would wait for the streams without end
+            assert [answer.read() for answer in answers] == [b"data: order 0\n\n"] * 2
+            rest = server.communicate(timeout=60)[1]
+        finally:
+            server.kill()
+    assert "ERROR" not in rest
+    assert "Traceback" not in rest
+    assert "Application shutdown complete" in rest
 
 
 def test_a_failure_of_the_background_task_is_logged_and_raised(
