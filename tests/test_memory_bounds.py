@@ -22,6 +22,7 @@ import pytest
 import embedlog
 from embedlog.format import buffer_pool
 from tests.conftest import ROOT
+from tests.support.crowd import FREE_THREADED
 
 MIB = 1 << 20
 SCAN_MAX_BYTES = 128 * MIB  # and one batch
@@ -181,7 +182,8 @@ def test_a_scan_needs_less_memory_than_its_bound(large: str) -> None:
 def test_a_scan_touches_no_fresh_pages_for_each_piece(large: str) -> None:
     found = child("scan", large)
     codec = Path(large).name
-    assert found["faults_per_mib"] < FAULTS_PER_MIB_MAX[codec]
+    # Python without the GIL has another allocator, which returns pages of short objects from time to time.
+    assert found["faults_per_mib"] < FAULTS_PER_MIB_MAX[codec] * (3 if FREE_THREADED else 1)
     if codec != "none":  # plain values stay in the buffer of the read, which the allocator may return again
         without = child("scan_without_pool", large)
         assert without["faults_per_mib"] > 3 * found["faults_per_mib"]  # the count sees fresh pages

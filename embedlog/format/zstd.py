@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 STEP_BYTES = 1 << 20  # read at once: the decoder copies its input
-PLAIN_BYTES = 1 << 16  # decoded at once (ZSTD-3)
+PLAIN_BYTES = 1 << 14  # decoded at once (ZSTD-3)
 SIZE_UNKNOWN = -1
 DECOMPRESSOR = -(2**31)  # in place of a level of compression
 
