@@ -125,6 +125,8 @@ def shift_wall(_: Stage, ms: int) -> None:
 @task
 def become(_: Stage, uid: int, gid: int, umask: int) -> None:
     """Another user from now on: needs root, once. Late imports of Python happen before: its files may be root's alone."""
+    import concurrent.futures.thread  # noqa: F401  (embedlog imports it when it syncs several directories together)
+
     for name in ("ascii", "idna", "latin-1"):
         codecs.lookup(name)
     os.umask(umask)
