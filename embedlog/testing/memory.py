@@ -32,7 +32,6 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "housekeeping": False,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
-    "group.initial.rebalance.delay.ms": 0,
 }
 
 

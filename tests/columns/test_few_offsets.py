@@ -14,6 +14,7 @@ from embedlog.columns.chunks import FEW_OFFSETS, Source
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Chain, scan
 from tests.consumer.test_few_records import T0, filled, flip, opened
+from tests.support.sparse_logs import COMPACTED, compact, transact
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -58,10 +59,8 @@ def test_all_codecs_headers_nulls_and_segments(tmp_path: Path, rng: random.Rando
 
 def test_gaps_of_a_compacted_log(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
-        filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
-        with log.producer() as producer:
-            producer.send("t", b"x" * 19_000, key=b"last")
-        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        filled(log, rng, **COMPACTED)
+        compact(log)
         compare(log, rng, monkeypatch)
 
 
@@ -70,11 +69,7 @@ def test_transactions_and_markers(tmp_path: Path, rng: random.Random, monkeypatc
     with opened(tmp_path) as log, log.producer(transactional_id="x", batch_size=500) as producer:
         log.create_topic("t", config={"index.interval.bytes": 300})
         producer.init_transactions()
-        for _ in range(15):
-            producer.begin_transaction()
-            for number in range(rng.randrange(1, 20)):
-                producer.send("t", b"%d" % number * rng.randrange(1, 60))
-            producer.commit_transaction() if rng.random() < 0.5 else producer.abort_transaction()
+        transact(producer, rng, 15)
         compare(log, rng, monkeypatch, isolation_level=isolation)
 
 

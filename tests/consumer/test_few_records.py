@@ -12,6 +12,7 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError
 from embedlog.format.record_batch import Chain, scan
+from tests.support.sparse_logs import COMPACTED, compact, transact
 
 T0 = TopicPartition("t", 0)
 CODECS = ["none", "gzip", "lz4", "zstd"]
@@ -69,10 +70,8 @@ def test_random_offsets_of_all_codecs_and_segments(tmp_path: Path, rng: random.R
 
 def test_a_compacted_log_has_gaps_between_and_inside_of_batches(tmp_path: Path, rng: random.Random) -> None:
     with opened(tmp_path) as log:
-        filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
-        with log.producer() as producer:
-            producer.send("t", b"x" * 19_000, key=b"last")
-        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        filled(log, rng, **COMPACTED)
+        compact(log)
         compare(log, rng)
 
 
@@ -81,11 +80,7 @@ def test_markers_and_aborted_batches_are_passed(tmp_path: Path, rng: random.Rand
     with opened(tmp_path) as log, log.producer(transactional_id="x", batch_size=500) as producer:
         log.create_topic("t", config=SMALL)
         producer.init_transactions()
-        for _ in range(12):
-            producer.begin_transaction()
-            for number in range(rng.randrange(1, 20)):
-                producer.send("t", b"%d" % number * rng.randrange(1, 60))
-            producer.commit_transaction() if rng.random() < 0.5 else producer.abort_transaction()
+        transact(producer, rng, 12)
         compare(log, rng, isolation_level=isolation)
 
 
@@ -163,7 +158,7 @@ def test_held_records_survive_a_roll_and_end_with_the_log_start(tmp_path: Path, 
 
 def test_files_that_a_compaction_replaced_are_read_again(tmp_path: Path, rng: random.Random) -> None:
     with opened(tmp_path) as log, log.consumer() as reader:
-        filled(log, rng, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
+        filled(log, rng, **COMPACTED)
         reader.assign([T0])
         reader.seek(T0, 3)
         assert reader.poll(max_records=1)[0].offset == 3

@@ -22,6 +22,7 @@ from embedlog.format.record_batch import Chain, scan
 from embedlog.partition.partition import Partition
 from embedlog.partition.truncation import log_cut
 from tests.consumer.test_few_records import CODECS, SMALL, T0, flip, opened, whole
+from tests.support.sparse_logs import COMPACTED, compact
 
 START_MS = 1_700_000_000_000
 KINDS = ["rising", "equal", "late", "far"]
@@ -128,11 +129,9 @@ def test_log_append_time_log_starts_and_new_records(tmp_path: Path, rng: random.
 
 def test_a_compacted_log(tmp_path: Path, rng: random.Random) -> None:
     with opened(tmp_path) as log:
-        filled(log, rng, "late", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0})
+        filled(log, rng, "late", **COMPACTED)
         compare(log, rng, rounds=30)
-        with log.producer() as producer:
-            producer.send("t", b"x" * 19_000, key=b"last", timestamp_ms=START_MS + 2000)
-        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        compact(log, timestamp_ms=START_MS + 2000)
         compare(log, rng)
 
 
