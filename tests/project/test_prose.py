@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support import prose
+from tests.support import prose, python_source
 from tests.support.prose import Prose
 
 pytestmark = pytest.mark.xdist_group("tests/project/prose")  # one worker reads all texts once
@@ -126,3 +128,13 @@ def test_names_of_the_package_are_terms_of_the_field() -> None:
         if NAMES_WITHOUT & set(name.lower().split("_"))
     ]
     assert wrong == [], "\n".join(wrong)
+
+
+def test_comments_are_those_of_the_tokenizer() -> None:
+    paths = [path for path in prose.code("tests/support", "tests/project") if path.suffix == ".py"]
+    text = 'x = "no # comment"  # one\ny = r"\\"  # two\nz = """\\""" # not\n"""\n#three\n'
+    text += 'u = f\'{x!r} # not\' "" # four "not a text\n'
+    for source in (text, *(path.read_text() for path in paths)):
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        expected = [(each.start[0], each.string) for each in tokens if each.type == tokenize.COMMENT]
+        assert [(each.line, each.text) for each in python_source.comments_in(source)] == expected

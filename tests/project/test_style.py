@@ -5,21 +5,20 @@ A rule is one test over all files: a test for each file costs more than the rule
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 import subprocess
 import sys
-import tokenize
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import embedlog
 from tests.conftest import ROOT
+from tests.support import python_source
+
+pytestmark = pytest.mark.xdist_group("tests/project/prose")  # the worker that reads all texts
 
 MODULE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
@@ -43,49 +42,6 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-class Docstring(NamedTuple):
-    """A docstring in its file."""
-
-    line: int
-    end_line: int
-    text: str
-
-
-class Facts(NamedTuple):
-    """What the rules ask of a module. The tree is not kept: it would slow each later garbage collection of the process."""
-
-    purpose: bool  # the module has a docstring
-    docstrings: tuple[Docstring, ...]
-    function_lines: dict[str, int]
-    sleep_lines: tuple[int, ...]
-
-
-@cache
-def facts(path: Path) -> Facts:
-    """One parse and one walk for all rules."""
-    module = ast.parse(path.read_text())
-    docstrings, function_lines, sleeps = [], {}, []
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call):
-            named = node.func
-            if isinstance(named, ast.Attribute | ast.Name) and ast.unparse(named) in {"time.sleep", "sleep"}:
-                sleeps.append(node.lineno)
-        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            docstrings += docstring(node)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                function_lines[node.name] = max((node.end_lineno or 0) - node.lineno + 1, function_lines.get(node.name, 0))
-    return Facts(bool(docstring(module)), tuple(docstrings), function_lines, tuple(sleeps))
-
-
-def docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> list[Docstring]:
-    if not node.body or not isinstance(node.body[0], ast.Expr):
-        return []
-    value = node.body[0].value
-    if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-        return []
-    return [Docstring(value.lineno, value.end_lineno or value.lineno, value.value)]
-
-
 def broken(rule: Callable[[Path], object], paths: Iterable[Path]) -> dict[str, object]:
     """What a rule finds in each file, without the files in which it finds nothing."""
     return {name(path): found for path in paths if (found := rule(path))}
@@ -99,7 +55,7 @@ def test_modules_have_few_lines() -> None:
 
 
 def long_functions(path: Path) -> dict[str, int]:
-    return {each: count for each, count in facts(path).function_lines.items() if count > FUNCTION_LINES_MAX}
+    return {each: count for each, count in python_source.read(path).function_lines.items() if count > FUNCTION_LINES_MAX}
 
 
 def test_functions_have_few_lines() -> None:
@@ -146,12 +102,12 @@ def test_nothing_is_left_for_later_and_no_machine_is_named() -> None:
 
 
 def test_a_module_begins_with_its_purpose() -> None:
-    assert broken(lambda path: not facts(path).purpose, PYTHON) == {}
+    assert broken(lambda path: not python_source.read(path).has_purpose, PYTHON) == {}
 
 
 def test_no_test_sleeps() -> None:
     """A sleeping test is slow where the machine is fast and wrong where it is slow: wait for the event itself."""
-    assert broken(lambda path: facts(path).sleep_lines, sorted((ROOT / "tests").rglob("test_*.py"))) == {}
+    assert broken(lambda path: python_source.read(path).sleep_lines, sorted((ROOT / "tests").rglob("test_*.py"))) == {}
 
 
 def test_the_front_door_is_sorted_and_true() -> None:
@@ -167,17 +123,16 @@ QUOTED = re.compile(r"(?<!`)`([A-Za-z_][A-Za-z0-9_.]*)(?:\([^`]*\))?`(?!`)")
 
 def comments(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring and comment."""
-    for each in facts(path).docstrings:
+    for each in python_source.read(path).docstrings:
         yield each.line, each.text
-    with path.open("rb") as file:
-        tokens = tokenize.tokenize(file.readline)
-        yield from ((token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT)
+    for each in python_source.read(path).comments:
+        yield each.line, each.text
 
 
 def words_of_code(path: Path) -> set[str]:
     """Every word of a module outside its docstrings and comments. The rest of a line after a # in a text is missing."""
     lines = path.read_text().splitlines()
-    for each in facts(path).docstrings:
+    for each in python_source.read(path).docstrings:
         lines[each.line - 1 : each.end_line] = [""] * (each.end_line - each.line + 1)
     return {word for line in lines for word in WORD.findall(line.partition("#")[0])}
 
@@ -213,6 +168,7 @@ def test_comments_name_only_what_exists() -> None:
 # ---- the checkers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.xdist_group("tests/project/checkers")  # mypy takes as long as all rules
 @pytest.mark.parametrize("command", [["ruff", "check", "."], ["mypy"]], ids=["ruff", "mypy"])
 def test_the_checkers_are_silent(command: list[str]) -> None:
     if importlib.util.find_spec(command[0]) is None:

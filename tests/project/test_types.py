@@ -158,9 +158,9 @@ def __getattr__(name: str) -> Any: ...
 
 
 def stubs(folder: Path) -> Path:
-    """The types of other packages in the documents are not compared: they change with their versions."""
+    """Packages in the documents without types: those of others change with their versions, and `application` is the reader's."""
     spark = "pyspark", "pyspark/sql", "pyspark/sql/streaming", "pyspark/sql/streaming/query"
-    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "google/protobuf/timestamp_pb2"
+    packages = "pandas", "polars", "pyarrow", "pyarrow/compute", "google/protobuf/timestamp_pb2", "application"
     for name in ("duckdb", "fastavro", *spark, *packages):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
@@ -229,22 +229,20 @@ def test_every_option_is_typed_and_every_literal_is_taken(config: type[Options],
 REFUSED_TODAY = {(ConsumerConfig, "group_protocol"), (ConsumerConfig, "group_remote_assignor")}
 
 
+@pytest.mark.xdist_group("tests/project/checkers")  # after the check of the package, whose cache it uses
 def test_mypy_agrees_with_the_documents(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("no mypy: pip install 'embedlog[check]'")
     texts = sources(tmp_path)
-    settings = "[mypy]\nstrict = True\nignore_missing_imports = True\nexclude = stubs\n"
-    (tmp_path / "mypy.ini").write_text(settings + "[mypy-embedlog.*]\nignore_errors = True\n")
-    path = f"{stubs(tmp_path / 'stubs')}:{ROOT}"
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(ROOT / ".mypy_cache" / "documents"), "."]
-    answer = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"MYPYPATH": path}, capture_output=True, text=True, timeout=280
-    )
-    found = re.findall(r"^(\w+\.py):(\d+): error: (.*)", answer.stdout, re.MULTILINE)
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *(str(tmp_path / name) for name in texts)]
+    environment = os.environ | {"MYPYPATH": str(stubs(tmp_path / "stubs"))}
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    found = re.findall(r"^(\S+\.py):(\d+): error: (.*)", answer.stdout, re.MULTILINE)
     assert found, answer.stdout + answer.stderr
-    judge(texts, [(name, int(line), text) for name, line, text in found])
+    judge(texts, [(Path(name).name, int(line), text) for name, line, text in found])
 
 
+@pytest.mark.slow
 def test_pyright_agrees_with_the_documents(tmp_path: Path) -> None:
     if importlib.util.find_spec("pyright") is None or shutil.which("node") is None:
         pytest.skip("pyright needs itself and node: pip install 'embedlog[check]', and Node.js")

@@ -31,8 +31,9 @@ class History:
         self.read: list[bytes] = []
         self.counts: Counter[str] = Counter()
 
-    def deadline(self) -> int:
-        return system.boot_ns() + 2_000_000_000
+    def deadline(self, wait_ms: int = 500) -> int:
+        """Without a majority a step waits until then."""
+        return system.boot_ns() + wait_ms * 1_000_000
 
     def step(self) -> None:
         process = self.rng.choice(self.processes)
@@ -95,9 +96,9 @@ class History:
         process = self.processes[0]
         for node in (1, 2, 3):
             if node not in self.decisions.partition.isr:
-                assert process.replicas.join(process.replicas.leader(self.deadline()), node, self.deadline())
-        leader = process.replicas.leader(self.deadline())
-        process.replicas.commit(leader, leader.partition.published().log_end, self.deadline())
+                assert process.replicas.join(process.replicas.leader(self.deadline(5000)), node, self.deadline(5000))
+        leader = process.replicas.leader(self.deadline(5000))
+        process.replicas.commit(leader, leader.partition.published().log_end, self.deadline(5000))
         found = content(process)
         assert found[: len(self.read)] == self.read
         twice = [value for value, count in Counter(found).items() if count > 1]

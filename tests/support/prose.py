@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.conftest import ROOT
+from tests.support import python_source
 
 C_COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
 DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma|!)")
@@ -76,35 +74,12 @@ def of_document(path: Path, *, code: bool = True) -> Prose:
     return Prose(path, 1, text)
 
 
-@cache
-def _of_python(path: Path) -> tuple[tuple[Prose, ...], tuple[Prose, ...]]:
-    """Docstrings and comments of a Python module, and its messages: strings with words that are neither names nor docstrings."""
-    source, docstrings, strings = path.read_text(), list[ast.Constant](), list[ast.Constant]()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant):
-            if isinstance(node.value, str) and " " in node.value:
-                strings.append(node)
-        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-                docstrings.append(first.value)
-    known = set(map(id, docstrings))
-    comments = (
-        Prose(path, token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string)
-    )
-    texts = (*(_prose(path, node) for node in docstrings), *comments)
-    return texts, tuple(_prose(path, node) for node in strings if id(node) not in known)
-
-
-def _prose(path: Path, node: ast.Constant) -> Prose:
-    return Prose(path, node.lineno, str(node.value))
-
-
-def of_python(path: Path) -> tuple[Prose, ...]:
-    """Docstrings and comments of a Python module."""
-    return _of_python(path)[0]
+def of_python(path: Path, *, messages: bool = False) -> Iterator[Prose]:
+    """Docstrings and comments of a Python module; with `messages` also its other strings with words."""
+    source = python_source.read(path)
+    comments = [each for each in source.comments if not DIRECTIVE.match(each.text)]
+    for each in (*source.docstrings, *comments, *(source.messages if messages else ())):
+        yield Prose(path, each.line, each.text)
 
 
 def names(path: Path) -> Iterator[tuple[str, int]]:
@@ -131,9 +106,7 @@ def of_c(path: Path) -> Iterator[Prose]:
 def of_code(path: Path, *, messages: bool = False) -> Iterator[Prose]:
     """The prose of one file of code."""
     if path.suffix in (".py", ".pyi"):
-        yield from of_python(path)
-        if messages:
-            yield from _of_python(path)[1]
+        yield from of_python(path, messages=messages)
     else:
         yield from of_c(path)
 

@@ -94,7 +94,7 @@ def send_through_errors(stage: Stage, path: str, writer: int, start: int, partit
 
 
 class Repeating(Killing):
-    """Eight writers of two partitions, killed one after the other."""
+    """Writers of two partitions, killed one after the other."""
 
     partitions, turns = 2, 1_000_000
 
@@ -115,9 +115,11 @@ class Repeating(Killing):
         self._running[writer] = victim
 
 
-def experiment(nursery: Nursery, directory: Path, seed: int, kills: int, mutants: tuple[str, ...] = ()) -> tuple[Verdict, int]:
-    """Kill one of eight again and again, and all at the end; then look."""
-    under_fire = Repeating(nursery, directory, random.Random(seed), writers=8, mutants=mutants)
+def experiment(
+    nursery: Nursery, directory: Path, seed: int, kills: int, mutants: tuple[str, ...] = (), writers: int = 8
+) -> tuple[Verdict, int]:
+    """Kill one of the writers again and again, and all at the end; then look."""
+    under_fire = Repeating(nursery, directory, random.Random(seed), writers=writers, mutants=mutants)
     under_fire.prepare()
     verdict = Verdict()
     try:

@@ -10,11 +10,12 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.producer import repeating
 from tests.support.campaign_report import add_counts, pieces
 
-KILLS_FAST, KILLS_LONG, KILLS_PIECES, KILLS_OF_A_MUTANT = 3, 2000, 20, 120
+WRITERS_FAST = 3
+KILLS_FAST, KILLS_LONG, KILLS_PIECES, KILLS_OF_A_MUTANT = 8, 2000, 20, 120
 
 
 def test_e14_each_record_once_and_in_order(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, KILLS_FAST)
+    verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, KILLS_FAST, writers=WRITERS_FAST)
     add_counts("E14", kills=killed, **verdict.counts())
     assert not verdict.violations, verdict
     assert verdict.read > 1000
