@@ -151,9 +151,7 @@ class Sender:
         self.collect_inline(queue)
         attempt = target.attempt or self._begin(target)
         if attempt is not None:
-            self.in_flight = len(attempt.batches)
             self._try(target, attempt)
-            self.in_flight = 0
         elif target.partition is not None:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
                 target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
@@ -216,10 +214,13 @@ class Sender:
         try:
             if target.dropped is not None:
                 raise target.dropped
+            self.in_flight = len(attempt.batches)
             appended = self._append(target, attempt, self._deadline_ns(attempt.batches[0]))
         except BaseException as error:  # noqa: BLE001  (as above)
+            self.in_flight = 0
             self._not_written(target, attempt, error)
             return
+        self.in_flight = 0  # before futures are settled: a program that waited for them reads the metrics
         try:
             target.attempt = None
             target.queue.rest(0)

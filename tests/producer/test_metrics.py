@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import embedlog
+from embedlog.producer.sender import Sender
 from tests.support.producer_helpers import Stuck, log, stuck, wait_until
 
 __all__ = ["log", "stuck"]
@@ -25,6 +30,23 @@ def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:
     assert found["flush-time-ns-total"] > 0
     assert found["buffer-available-bytes"] == found["buffer-total-bytes"] == 32 << 20
     assert found["requests-in-flight"] == found["waiting-threads"] == found["bufferpool-wait-ratio"] == 0
+
+
+def test_no_batch_is_in_flight_when_its_futures_are_settled(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program whose `flush` has returned reads the metrics while the thread of the producer may still be here."""
+    found: list[int] = []
+    settle = Sender._settle
+
+    def settled(self: Sender, *arguments: Any) -> None:
+        found.append(self.in_flight)
+        settle(self, *arguments)
+
+    monkeypatch.setattr(Sender, "_settle", settled)
+    with log.producer(linger_ms=1000, batch_size=1000) as producer:
+        for _ in range(100):
+            producer.send("one", b"x" * 200)
+        producer.flush(10)
+    assert set(found) == {0}
 
 
 def test_batches_of_columns_are_counted_one_by_one(log: embedlog.Log) -> None:
