@@ -95,6 +95,15 @@ if TYPE_CHECKING:
     from embedlog.columns.splits import Split
     from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
     from embedlog.consumer.consumer import Consumer
+    from embedlog.descriptions.groups import (
+        GroupDescription,
+        GroupPartition,
+        MemberDescription,
+        OpenTransaction,
+        TransactionDescription,
+    )
+    from embedlog.descriptions.replicas import Reassignment, RepairedReplica, RepairReport, ReplicaDifference
+    from embedlog.descriptions.topics import PartitionDescription, TopicDescription
     from embedlog.format.visibility import Isolation as IsolationLevel
     from embedlog.integrity.report import CheckReport, Finding
     from embedlog.log import Log, check, open, repair
@@ -108,24 +117,13 @@ if TYPE_CHECKING:
     )
     from embedlog.storage.process_list import LockDescription, ProcessDescription, WaitDescription, processes
     from embedlog.types import (
-        GroupDescription,
         GroupMetadata,
-        GroupPartition,
-        MemberDescription,
         NewTopic,
         OffsetAndMetadata,
         OffsetAndTimestamp,
-        OpenTransaction,
-        PartitionDescription,
         ProducerRecord,
-        Reassignment,
         RecordMetadata,
-        RepairedReplica,
-        RepairReport,
-        ReplicaDifference,
-        TopicDescription,
         TopicPartition,
-        TransactionDescription,
     )
 
 __version__ = "0.1.0"
@@ -264,6 +262,11 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
     "columns.splits": ("Split",),
     "config.typed_options": ("ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions",),
     "consumer.consumer": ("Consumer",),
+    "descriptions.groups": (
+        "GroupDescription", "GroupPartition", "MemberDescription", "OpenTransaction", "TransactionDescription",
+    ),
+    "descriptions.replicas": ("Reassignment", "RepairReport", "RepairedReplica", "ReplicaDifference",),
+    "descriptions.topics": ("PartitionDescription", "TopicDescription",),
     "format.visibility": ("IsolationLevel",),
     "integrity.report": ("CheckReport", "Finding",),
     "log": ("Log", "check", "open", "repair",),
@@ -274,9 +277,8 @@ _HOMES = {  # names by the module that is imported when one of them is used firs
     ),
     "storage.process_list": ("LockDescription", "ProcessDescription", "WaitDescription", "processes",),
     "types": (
-        "GroupDescription", "GroupMetadata", "GroupPartition", "MemberDescription", "NewTopic", "OffsetAndMetadata",
-        "OffsetAndTimestamp", "OpenTransaction", "PartitionDescription", "ProducerRecord", "Reassignment", "RecordMetadata",
-        "RepairedReplica", "RepairReport", "ReplicaDifference", "TopicDescription", "TopicPartition", "TransactionDescription",
+        "GroupMetadata", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "ProducerRecord", "RecordMetadata",
+        "TopicPartition",
     ),
 }  # fmt: skip
 _MODULES = ("assignors", "partitioners", "serializers")

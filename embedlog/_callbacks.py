@@ -10,11 +10,13 @@ CALLBACK-4  an ended piece of work counts as a whole, also if it read less than 
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from embedlog._logging import Logger
 
 
 def interrupts(error: BaseException) -> bool:
@@ -22,7 +24,7 @@ def interrupts(error: BaseException) -> bool:
     return isinstance(error, (KeyboardInterrupt, SystemExit)) and threading.current_thread() is threading.main_thread()
 
 
-def report(logger: logging.Logger, message: str, *arguments: object) -> None:
+def report(logger: Logger, message: str, *arguments: object) -> None:
     """Log the present exception, and raise nothing: log handlers are user code, and may raise."""
     try:
         logger.exception(message, *arguments)

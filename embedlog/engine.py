@@ -11,7 +11,6 @@ ENGINE-5  an exception at any step of an opening, also an interrupt, releases ev
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import weakref
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
     from embedlog.storage.liveness import Liveness
 
-logger = logging.getLogger("embedlog")
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory without one

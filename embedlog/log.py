@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
@@ -23,13 +22,14 @@ from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
-from embedlog.display import tables
 from embedlog.engine import Engine
 from embedlog.errors import ForeignDirectoryError, StorageError
 from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
 from embedlog.storage import identity, location
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from typing_extensions import TypeVar
 
     from embedlog._native._rows import Record
@@ -348,17 +348,9 @@ class Log(Administration, ReplicaAdministration):
         return f"<embedlog.Log {str(self.path)!r}{' read-only' if self.read_only else ''}{closed}>"
 
     def _repr_html_(self) -> str:
-        if self._engine.closed:
-            return tables.table(repr(self), (), [])
-        names = self.topics()
-        found = [self.describe_topic(name) for name in names[: tables.ROWS_SHOWN]]
-        rows = [
-            (each.name, each.partition_count, sum(part.high_watermark - part.log_start_offset for part in each.partitions),
-             sum(part.size_bytes for part in each.partitions))
-            for each in found
-        ]  # fmt: skip
-        more = f", the first {len(found)} of {len(names)} topics" if len(found) < len(names) else ""
-        return tables.shortened(repr(self) + more, ("topic", "partitions", "offsets", "bytes"), rows)
+        from embedlog.descriptions.topics import table_of  # late: for notebooks only
+
+        return table_of(repr(self), [] if self._engine.closed else self.topics(), self.describe_topic)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")

@@ -10,13 +10,13 @@ LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from embedlog._callbacks import Work
+from embedlog._logging import logger
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
@@ -30,8 +30,6 @@ from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles
 from embedlog.topic import Topic, TopicRegistry
-
-logger = logging.getLogger("embedlog")
 
 NUMBERS_SHOWN: Final = 8  # of the partitions in a message
 

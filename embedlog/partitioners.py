@@ -13,14 +13,16 @@ PARTITIONER-4  the signature of a callable is read once for each topic
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import random
+import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlog._native import codec
 from embedlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 __all__ = ["RandomPartitioner", "RoundRobinPartitioner", "partition_of"]
 
@@ -51,6 +53,8 @@ class Chooser:
 
 def sees_records(choose: Callable[..., Any]) -> bool:
     """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises ConfigError for other ones."""
+    import inspect  # late, as random below: a program without such a partitioner needs neither
+
     try:
         signature = inspect.signature(choose)
     except (TypeError, ValueError):  # a C function without a signature
@@ -63,7 +67,7 @@ def sees_records(choose: Callable[..., Any]) -> bool:
     return not _takes(signature, 3)
 
 
-def _takes(signature: inspect.Signature, count: int) -> bool:
+def _takes(signature: Signature, count: int) -> bool:
     try:
         signature.bind(*[None] * count)
     except TypeError:
@@ -93,7 +97,7 @@ class RoundRobinPartitioner:
 
     def __init__(self, start: int | None = None) -> None:
         self._start = start
-        self._numbers = itertools.count(random.randrange(2**31) if start is None else start)
+        self._numbers = itertools.count(int.from_bytes(os.urandom(4)) >> 1 if start is None else start)
 
     def for_topic(self, topic: str) -> RoundRobinPartitioner:
         return RoundRobinPartitioner(self._start)
@@ -107,6 +111,8 @@ class RandomPartitioner:
     """A random partition, without regard to the key; `seed` makes the choice repeatable."""
 
     def __init__(self, seed: int | None = None) -> None:
+        import random
+
         self._random = random.Random(seed)
 
     def __call__(self, key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:

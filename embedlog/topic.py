@@ -16,12 +16,12 @@ import errno
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
+from embedlog._classes import NamedTuple
 from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, StorageError, UnknownTopicOrPartitionError
 from embedlog.storage import files
@@ -74,8 +74,7 @@ def is_internal(name: str) -> bool:
 # ---- one topic -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(NamedTuple):
     """One topic as stored in the file.
 
     `partitions` is visible to users; `growing`, which is higher, is the intended number while directories are made. `only` has
@@ -85,11 +84,11 @@ class Topic:
     name: str
     topic_id: str
     partitions: int
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = MappingProxyType({})
     state: str = "live"
     growing: int = 0
     only: tuple[int, ...] = ()
-    others: Mapping[str, Any] = field(default_factory=dict)  # unknown fields of a newer version
+    others: Mapping[str, Any] = MappingProxyType({})  # unknown fields of a newer version
 
     @property
     def id_bytes(self) -> bytes:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
+from embedlog._classes import NamedTuple
 from embedlog.format.process_slot import ProcessSlot
+from embedlog.format.record_columns import EPOCH_MAX
 
-EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST: Final = EPOCH_MAX - 1  # the last epoch of a transaction: its decision must still raise it
 NO_ID: Final = -1
 CLIENT_VERSION: Final = 2  # Kafka's version of "every transaction raises the epoch"

@@ -9,33 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
-from embedlog.display import tables
-from embedlog.errors import ConfigError
+from embedlog._classes import NamedTuple
 
 __all__ = [
-    "GroupDescription",
     "GroupMetadata",
-    "GroupPartition",
-    "MemberDescription",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
-    "PartitionDescription",
     "ProducerRecord",
-    "Reassignment",
     "RecordMetadata",
-    "TopicDescription",
     "TopicPartition",
     "by_partition",
-    "duration_ms",
-    "milliseconds",
     "topic_partition",
     "topic_partitions",
 ]
@@ -44,36 +31,6 @@ Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it 
 Value = TypeVar("Value")
 
 BRIEF_MAX = 400  # characters of partitions in one line of the log
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
-_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
-
-
-def milliseconds(time: int | datetime) -> int:
-    """Milliseconds since 1970 UTC, from an int of the same meaning or an aware datetime (rounded down).
-
-    Raises TypeError for a datetime without a zone, because its time depends on the machine.
-    """
-    if isinstance(time, datetime):
-        if time.tzinfo is None:
-            raise TypeError(f"{time!r} has no time zone: datetime(…, tzinfo=timezone.utc), or .astimezone() for local time")
-        return (time - _EPOCH) // timedelta(milliseconds=1)
-    if type(time) is not int:
-        raise TypeError(f"a time is an int in milliseconds or an aware datetime, not {time!r}")
-    return time
-
-
-def duration_ms(text: str, option: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
-
-    Raises ConfigError with the name of the option for any other text, for example "P" or a negative duration.
-    """
-    found = re.fullmatch(_DURATION, text, re.ASCII)
-    parts = found.groups() if found and not text.endswith("T") else (None,) * 4
-    if not any(part is not None for part in parts):
-        raise ConfigError(f"{option}: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text))
-    return sum(round(float(part) * unit) for part, unit in zip(parts, _UNITS_MS, strict=True) if part is not None)
 
 
 class _TopicPartition(NamedTuple):
@@ -149,56 +106,6 @@ def by_partition(name: str, given: Mapping[Any, Value]) -> dict[TopicPartition, 
     if not isinstance(given, Mapping):
         raise TypeError(f"{name}: a mapping of TopicPartition, not {type(given).__name__}")
     return {topic_partition(tp): value for tp, value in given.items()}
-
-
-class Reassignment(NamedTuple):
-    """A reassignment of a partition that is not finished.
-
-    `target` are the nodes that it will have; `adding` copy and join, `removing` are removed at the end. The copy that
-    lacks most of the leader's log lacks `records_left` and about `bytes_left`; None while no leader answers.
-    """
-
-    target: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    records_left: int | None
-    bytes_left: int | None
-
-
-class ReplicaDifference(NamedTuple):
-    """The first difference of a replica from its leader, or the first damage in its log.
-
-    `kind` is "damaged" or "different". It is at or after `first_offset`: damage is known to about `index.interval.bytes`.
-    A repair copies all records from there on.
-    """
-
-    topic: str
-    partition: int
-    node: int
-    kind: str
-    path: str
-    first_offset: int
-    end_offset: int
-    message: str
-
-
-class RepairedReplica(NamedTuple):
-    """A replica whose records from `first_offset` up to `end_offset` were copied again, from the node `source`."""
-
-    topic: str
-    partition: int
-    node: int
-    source: int
-    path: str
-    first_offset: int
-    end_offset: int
-
-
-class RepairReport(NamedTuple):
-    """What a repair did. `left` has the differences that remain, with the reason."""
-
-    repaired: tuple[RepairedReplica, ...]
-    left: Mapping[ReplicaDifference, str]
 
 
 class NewTopic(NamedTuple):
@@ -282,166 +189,3 @@ def _absent(place: object, name: str) -> NoReturn:
 
 
 setattr(RecordMetadata, "__getattr__", _absent)  # noqa: B010  (unknown to type checkers, which refuse the names)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """One partition at the time of the call.
-
-    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to write. Readers get
-    records below `high_watermark`, those with `isolation_level="read_committed"` below `last_stable_offset`.
-    """
-
-    partition: int
-    path: str
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    leader_epoch: int
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class TopicDescription:
-    """A topic: its identity, its partitions in order, and the settings that differ from the log's defaults."""
-
-    name: str
-    topic_id: str
-    partitions: tuple[PartitionDescription, ...]
-    config: Mapping[str, str] = field(default_factory=dict)
-    internal: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "partitions", tuple(self.partitions))
-        object.__setattr__(self, "config", MappingProxyType(dict(self.config)))
-
-    @property
-    def partition_count(self) -> int:
-        return len(self.partitions)
-
-    def __repr__(self) -> str:
-        offsets = sum(each.high_watermark - each.log_start_offset for each in self.partitions)
-        size = sum(each.size_bytes for each in self.partitions)
-        count = tables.counted(self.partition_count, "partition")
-        return f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
-
-    def _repr_html_(self) -> str:
-        head = ("partition", "start", "end", "high watermark", "last stable", "epoch", "bytes", "path")
-        rows = [
-            (each.partition, each.log_start_offset, each.log_end_offset, each.high_watermark, each.last_stable_offset,
-             each.leader_epoch, each.size_bytes, each.path)
-            for each in self.partitions
-        ]  # fmt: skip
-        settings = "".join(f"; {name}={value}" for name, value in self.config.items())
-        return tables.shortened(f"topic {self.name}{settings}", head, rows)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps again.
-        return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """The newest state of a transactional id, from `__transaction_state`.
-
-    `state` has Kafka's name, for example "Ongoing". `started_ms` is None without a transaction, and `partitions` are those that
-    it has written. `in_use`: whether the process that uses the id runs; None in a log opened read-only.
-    """
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    state: str
-    timeout_ms: int
-    started_ms: int | None
-    updated_ms: int
-    partitions: tuple[TopicPartition, ...]
-    in_use: bool | None
-
-
-class OpenTransaction(NamedTuple):
-    """A transaction that is open in one partition: readers of committed records wait at `first_offset`.
-
-    `transactional_id` is None if no id has this producer and epoch with an unfinished transaction: Kafka calls that hanging.
-    """
-
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    transactional_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPartition:
-    """One partition of a group: the committed offset, the log end, the assigned member.
-
-    `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists or is damaged, `member_id`
-    if it is not assigned. `position` is the committed offset, and `lag` the number of offsets from it to the end; each is None if
-    it is unknown. `dataclasses.asdict` and data frames contain both.
-    """
-
-    topic: str
-    partition: int
-    committed: OffsetAndMetadata | None = None
-    log_end_offset: int | None = None
-    member_id: str | None = None
-    position: int | None = field(init=False, repr=False, compare=False)
-    lag: int | None = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        position = None if self.committed is None else self.committed.offset
-        object.__setattr__(self, "position", position)
-        lag = None if position is None or self.log_end_offset is None else self.log_end_offset - position
-        object.__setattr__(self, "lag", lag)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """One member of a group: its identity, subscription and assignment; a member with `instance_id` is static."""
-
-    member_id: str
-    instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    topics: tuple[str, ...] = ()
-    assignment: tuple[TopicPartition, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class GroupDescription:
-    """A consumer group at the time of the call.
-
-    `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer" for
-    a group of Kafka's newer protocol. `assignor` is None until one is chosen. A group that never had a member has no
-    `protocol_type`. `partitions` are all with a committed offset or an assignment, in order.
-    """
-
-    group_id: str
-    state: str
-    type: str = "classic"
-    protocol_type: str = ""
-    assignor: str | None = None
-    generation: int = 0
-    leader: str | None = None
-    members: tuple[MemberDescription, ...] = ()
-    partitions: tuple[GroupPartition, ...] = ()
-
-    @property
-    def lag(self) -> int:
-        """The sum of the lags that are known."""
-        return sum(each.lag for each in self.partitions if each.lag is not None)
-
-    def __repr__(self) -> str:
-        counts = f"{tables.counted(len(self.members), 'member')}, {tables.counted(len(self.partitions), 'partition')}"
-        return f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, lag {self.lag}>"
-
-    def _repr_html_(self) -> str:
-        head = ("topic", "partition", "committed", "end", "lag", "member")
-        rows = [
-            (each.topic, each.partition, each.position, each.log_end_offset, each.lag, each.member_id) for each in self.partitions
-        ]
-        facts = f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, lag {self.lag}"
-        return tables.shortened(facts, head, rows)

@@ -10,7 +10,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -93,7 +92,7 @@ def test_open_that_is_interrupted_in_the_deletion_of_a_topic_leaves_the_director
 
     with embedlog.open(tmp_path / "log", housekeeping=False) as log:
         log.create_topic("t", 1)
-        log._engine.registry.put(replace(log._engine.topic("t"), state="deleting"))
+        log._engine.registry.put(log._engine.topic("t")._replace(state="deleting"))
     with monkeypatch.context() as patch:
         patch.setattr(TopicChanges, "finish_deletion", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -159,7 +158,7 @@ def test_an_interrupt_at_any_step_of_an_opening_releases_everything(
     if state == "half deleted":
         registry = TopicRegistry(root)
         registry.load()
-        registry.change([replace(registry.live("gone"), state="deleting")], ())
+        registry.change([registry.live("gone")._replace(state="deleting")], ())
     elif state == "from a broker":
         (root / file_names.CLEAN_MARK).write_text('{"version":0}')
     whole = root.rename(tmp_path / "whole")

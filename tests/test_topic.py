@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from embedlog.topic import Topic, TopicRegistry
 
 
 def some(name: str = "events", partitions: int = 3, **facts: object) -> Topic:
-    return replace(Topic(name, new_id(), partitions), **facts)  # type: ignore[arg-type]
+    return Topic(name, new_id(), partitions)._replace(**facts)  # type: ignore[arg-type]
 
 
 def registry(path: Path) -> TopicRegistry:
@@ -162,7 +161,7 @@ def test_what_a_newer_version_added_survives_an_older_one(tmp_path: Path) -> Non
     older.put(some("third"))
     events = older.get("events")
     assert events is not None
-    older.put(replace(events, partitions=9))
+    older.put(events._replace(partitions=9))
     document = json.loads((tmp_path / file_names.TOPICS).read_text())
     assert document["clusters"] == ["x"]
     assert document["topics"]["events"]["replicas"] == {"0": [1, 2]}

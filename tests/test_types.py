@@ -7,19 +7,11 @@ import pickle
 
 import pytest
 
+from embedlog.config.times import duration_ms
+from embedlog.descriptions.groups import GroupDescription, GroupPartition, MemberDescription
+from embedlog.descriptions.topics import PartitionDescription, TopicDescription
 from embedlog.errors import ConfigError
-from embedlog.types import (
-    GroupDescription,
-    GroupPartition,
-    MemberDescription,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    PartitionDescription,
-    RecordMetadata,
-    TopicDescription,
-    TopicPartition,
-    duration_ms,
-)
+from embedlog.types import OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata, TopicPartition
 
 PARTITION = PartitionDescription(0, "/log/events-0", 3, 9, 8, 7, 2, 512)
 TOPIC = TopicDescription("events", "AAAAAAAAAAAAAAAAAAAAAA", (PARTITION,), {"compression.type": "zstd"})

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from embedlog._classes import NamedTuple
 from embedlog._native import _core
 from embedlog._native.clock import advanced_ns, freeze_wall, shift_wall
 from embedlog.errors import CorruptRecordError, StorageError
@@ -337,6 +337,8 @@ def lost_pages() -> int:
 
 def crash_now() -> None:
     """End this process like a power loss: no further code runs. For tests."""
+    import signal  # late: it makes enumerations
+
     os.kill(os.getpid(), signal.SIGKILL)
 
 

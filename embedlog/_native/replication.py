@@ -10,8 +10,9 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from embedlog._classes import NamedTuple
 from embedlog._native.calls import errno_of, ffi, lib
 from embedlog._native.system import Ending, Page, Published, Writer
 from embedlog.errors import StorageError

@@ -13,8 +13,9 @@ import errno
 import os
 import struct
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from embedlog._classes import NamedTuple
 from embedlog._native.calls import *  # noqa: F403  (`system` exports the names of `calls`)
 from embedlog._native.calls import errno_of, facts, ffi, lib
 from embedlog.errors import StorageError

@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config import keywords
 from embedlog.engine import Engine
-from embedlog.types import (
-    GroupDescription,
-    NewTopic,
-    OffsetAndMetadata,
-    OpenTransaction,
-    TopicDescription,
-    TopicPartition,
-    TransactionDescription,
-)
+from embedlog.types import NewTopic, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.admin.groups import GroupAdmin, Scope
     from embedlog.config.typed_options import TopicOptions
+    from embedlog.descriptions.groups import GroupDescription, OpenTransaction, TransactionDescription
+    from embedlog.descriptions.topics import TopicDescription
 
 
 @keywords.part_of("Log")

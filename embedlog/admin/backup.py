@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -187,7 +187,7 @@ class _Copier:
             return None
         numbers = tuple(pin.partition.number for pin in pins)
         only = () if numbers == tuple(range(len(numbers))) else numbers
-        return replace(topic, partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
+        return topic._replace(partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
 
     def _partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
         try:

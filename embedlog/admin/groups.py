@@ -9,30 +9,22 @@ GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from embedlog import group as machine
+from embedlog._logging import logger as _logger
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
 from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
+from embedlog.descriptions.groups import GroupDescription, GroupPartition, MemberDescription
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.topic import check_name
-from embedlog.types import (
-    GroupDescription,
-    GroupPartition,
-    MemberDescription,
-    OffsetAndMetadata,
-    TopicPartition,
-    brief,
-    topic_partition,
-    topic_partitions,
-)
+from embedlog.types import OffsetAndMetadata, TopicPartition, brief, topic_partition, topic_partitions
 
 if TYPE_CHECKING:
     from embedlog.coordination.groups.kip848_groups import ModernGroup, Parts
@@ -40,8 +32,6 @@ if TYPE_CHECKING:
     from embedlog.group import Group, Member
 
 Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
-
-_logger = logging.getLogger("embedlog")
 
 
 class GroupAdmin:

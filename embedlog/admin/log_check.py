@@ -19,6 +19,7 @@ from embedlog.admin.directory_engine import open_directory
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
 from embedlog.coordination import topic_directories
+from embedlog.descriptions.replicas import ReplicaDifference
 from embedlog.errors import (
     CorruptRecordError,
     DirectoryInUseError,
@@ -46,7 +47,6 @@ from embedlog.integrity.report import CheckReport, Finding
 from embedlog.storage import file_names, files, identity, location
 from embedlog.storage.manifest import Manifest, SegmentInfo
 from embedlog.topic import TopicRegistry
-from embedlog.types import ReplicaDifference
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,10 +16,11 @@ from embedlog.config import keywords
 from embedlog.engine import Engine
 from embedlog.errors import InvalidReplicaAssignmentError, ReplicaSetError
 from embedlog.storage import files, location
-from embedlog.types import Reassignment, RepairReport, ReplicaDifference, TopicPartition, by_partition
+from embedlog.types import TopicPartition, by_partition
 
 if TYPE_CHECKING:
     from embedlog.admin.replica_descriptions import ReplicaDescriber
+    from embedlog.descriptions.replicas import Reassignment, RepairReport, ReplicaDifference
     from embedlog.integrity.report import CheckReport
     from embedlog.replica import ReplicatedEngine
     from embedlog.replica_description import ReplicasDescription
@@ -242,6 +242,8 @@ class ReplicaAdministration:
         return self._repaired_directory() if self._of_set is None else self._repaired_set()
 
     def _repaired_set(self) -> CheckReport:
+        from dataclasses import replace
+
         from embedlog.admin import log_check
 
         report = self.repair()

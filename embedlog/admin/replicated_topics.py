@@ -7,13 +7,13 @@ REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from uuid import UUID
 
 from embedlog import _logging
+from embedlog._classes import NamedTuple
+from embedlog._logging import WARNING, logger
 from embedlog.admin import topics
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from embedlog.replica import ReplicatedEngine
 
 
-logger = logging.getLogger("embedlog")
-
-
 class Replicas(NamedTuple):
     """The replicas of a topic that is being created: their number, or their nodes by partition."""
 
@@ -44,7 +41,6 @@ class Replicas(NamedTuple):
 ONE_COPY: Final = Replicas(1, None)
 
 
-@dataclass(frozen=True)
 class Planned(Topic):
     """A topic that is being created, with its replicas."""
 
@@ -82,7 +78,9 @@ class ReplicatedTopicAdmin(TopicAdmin):
         topic, factor = super()._planned(new, settings), new.replication_factor
         default = self._engine.config.default_replication_factor
         replicas = Replicas(default if factor in (None, -1) else factor, new.assignment)
-        return Planned(topic.name, topic.topic_id, topic.partitions, topic.config, topic.state, replicas=replicas)
+        planned = Planned(*topic)
+        planned.replicas = replicas
+        return planned
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = []
@@ -144,7 +142,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
                 opened.directory.note_starts(starts)
             except EmbedlogError as problem:
                 what = f"the log starts of {opened.path} are not in its checkpoint yet"
-                _logging.report(logger, logging.WARNING, (opened.path, "starts"), what, problem)
+                _logging.report(logger, WARNING, (opened.path, "starts"), what, problem)
         return starts
 
     def _topic_id(self, name: str) -> UUID:

@@ -6,12 +6,11 @@ TOPICADMIN-2  a creation or growth that fails is undone; if that fails too, the 
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
+from embedlog._logging import logger as _logger
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
@@ -30,14 +29,13 @@ from embedlog.errors import (
 from embedlog.storage import file_names, files
 from embedlog.storage.identity import new_id
 from embedlog.topic import Topic, check_collision, check_name, is_internal
-from embedlog.types import NewTopic, PartitionDescription, TopicDescription, TopicPartition, by_partition
+from embedlog.types import NewTopic, TopicPartition, by_partition
 
 if TYPE_CHECKING:
     from embedlog.config.typed_options import TopicOptions
+    from embedlog.descriptions.topics import TopicDescription
     from embedlog.engine import Engine
     from embedlog.partition.api import LogPartition
-
-_logger = logging.getLogger("embedlog")
 
 
 class TopicAdmin:
@@ -56,15 +54,13 @@ class TopicAdmin:
 
     def describe(self, name: str) -> TopicDescription:
         """As `Log.describe_topic`."""
+        from embedlog.descriptions.topics import PartitionDescription, TopicDescription  # late: to create a topic needs none
+
         self._engine.check_open()
         topic = self._engine.topic(check_name(name))
-        here = [self._describe(self._engine.partition(name, number)) for number in topic.numbers if number < topic.partitions]
-        return TopicDescription(name, topic.topic_id, tuple(here), topic.config, is_internal(name))
-
-    @staticmethod
-    def _describe(partition: LogPartition) -> PartitionDescription:
-        bounds = partition.bounds()
-        return PartitionDescription(partition.number, str(partition.path), *bounds, size_bytes=partition.size_bytes())
+        here = [self._engine.partition(name, number) for number in topic.numbers if number < topic.partitions]
+        found = [PartitionDescription(each.number, str(each.path), *each.bounds(), size_bytes=each.size_bytes()) for each in here]
+        return TopicDescription(name, topic.topic_id, tuple(found), topic.config, is_internal(name))
 
     # ---- creation --------------------------------------------------------------------------------
 
@@ -190,7 +186,7 @@ class TopicAdmin:
         try:
             self._registry.refresh()
             if self._registry.get(topic.name) is not None:
-                self._registry.put(replace(topic, state="deleting"))
+                self._registry.put(topic._replace(state="deleting"))
                 topic_directories.finish_deletion(self._directory.path, self._registry, topic, mode=self._engine.config.file_mode)
         except EmbedlogError as problem:
             _logger.warning("topic %s is partly created, and undoing that failed: %s", topic.name, problem)
@@ -208,7 +204,7 @@ class TopicAdmin:
                 expected = f"more than the present {topic.partitions}"
                 raise InvalidPartitionsError(f"partitions of {name!r} can only be added", expected=expected, found=count)
             try:
-                self._registry.put(replace(topic, growing=count))
+                self._registry.put(topic._replace(growing=count))
                 self._directory.topic_changes.finish_creation(self._registry.live(name))
             except EmbedlogError:
                 self._take_back_growth(topic, count)
@@ -242,7 +238,7 @@ class TopicAdmin:
             overrides = {key: text for key, text in {**topic.config, **new}.items() if key not in taken_back}
             self._engine.config.topic_config(overrides)
             if overrides != topic.config:
-                self._registry.put(replace(topic, config=overrides))
+                self._registry.put(topic._replace(config=overrides))
                 _logger.info("topic %s has the settings %s", name, overrides)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -280,7 +276,7 @@ class TopicAdmin:
         check_name(name)
         _refuse_internal(name)
         with self._directory.topic_changes.begin():
-            topic = replace(self._registry.live(name), state="deleting", growing=0)
+            topic = self._registry.live(name)._replace(state="deleting", growing=0)
             self._registry.put(topic)
             _logger.info("deleting topic %s with %d partitions", topic.name, topic.partitions)
             self._directory.topic_changes.finish_deletion(topic, self._engine.config.lock_timeout_ms / 1000)

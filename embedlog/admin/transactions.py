@@ -9,10 +9,11 @@ TXNADMIN-2  an entry of a partition is hanging if it is there before and after a
 
 from __future__ import annotations
 
+from embedlog.descriptions.groups import OpenTransaction, TransactionDescription
 from embedlog.engine import Engine
 from embedlog.errors import UnknownTopicOrPartitionError
 from embedlog.transaction import PREPARED, SETTLED, Status, Transaction, covers
-from embedlog.types import OpenTransaction, TopicPartition, TransactionDescription
+from embedlog.types import TopicPartition
 
 NAMES = {status: "".join(word.capitalize() for word in status.name.split("_")) for status in Status}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from embedlog._native import _rows
 from embedlog._native.lazy_numpy import np
 from embedlog.columns import arrow_import
+from embedlog.columns.one_record import bytes_like, normal_headers
 from embedlog.errors import InvalidRecordError
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_columns import BytesColumn, Headers
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4 << 20  # of a list that is copied at once: it fits into the CPU cache
 PIECE_ROWS = 1 << 18
-
-SERIALIZERS = {"value": "value_serializer", "key": "key_serializer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +88,11 @@ def _piece_rows(piece: Piece, single_ms: int | None) -> Iterator[tuple[Any, Any,
         yield value, key, time_ms, pairs, None if at < 0 else at
 
 
-def bytes_like(value: object, what: str) -> bytes | None:
-    """The value as bytes. The TypeError names a suitable serializer."""
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    kind = type(value).__name__
-    if what not in SERIALIZERS:
-        raise TypeError(f"a {what} is bytes or None, not {kind}")
-    raise TypeError(f"a {what} is bytes, not {kind}: {_conversion_hint(value, what)}")
-
-
-def _conversion_hint(value: object, what: str) -> str:
-    """The hint for the conversion of the value to bytes."""
-    if isinstance(value, np.ndarray) or arrow_import.has_arrow_interface(value):
-        return "send_batch() takes columns and tables, each row is a record"
-    if isinstance(value, str):
-        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.string"
-    if isinstance(value, (dict, list, tuple, bool, int, float)):
-        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.json"
-    return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that returns bytes"
-
-
 def slice_column(column: BytesColumn | None, start: int, stop: int) -> BytesColumn | None:
     """Rows of a column, without a copy."""
     if column is None:
         return None
-    return replace(column, offsets=column.offsets[start : stop + 1], validity_offset=column.validity_offset + start)
+    return BytesColumn(column.data, column.offsets[start : stop + 1], column.validity, column.validity_offset + start)
 
 
 # ---- byte strings --------------------------------------------------------------------------------
@@ -256,26 +232,6 @@ def headers_of(rows: Sequence[Any]) -> Headers:
         BytesColumn.of([name.encode("utf-8") for row in pairs for name, _ in row]),
         BytesColumn.of([value for row in pairs for _, value in row]),
     )
-
-
-def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name that UTF-8 cannot encode."""
-    if headers is None:
-        return ()
-    pairs = []
-    if isinstance(headers, (str, bytes, dict)) or not isinstance(headers, Iterable):
-        hint = "; partition= and timestamp_ms= are keywords" if isinstance(headers, int) else ""
-        raise TypeError(f"headers are pairs of (str, bytes or None), not {type(headers).__name__}{hint}")
-    for pair in headers:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise TypeError(f"a header is a pair of (str, bytes or None), not {pair!r}")
-        try:
-            pair[0].encode()
-        except UnicodeEncodeError:
-            found = ascii(pair[0])[:100]
-            raise InvalidRecordError("the name of a header", expected="text without lone surrogates", found=found) from None
-        pairs.append((str(pair[0]), bytes_like(pair[1], "header")))
-    return tuple(pairs)
 
 
 def _with_timestamps(rows: Iterable[Piece], timestamps_ms: Any) -> Iterator[Piece]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
 
+from embedlog._classes import NamedTuple
 from embedlog.columns.arrow_export import checked_columns
+from embedlog.config.times import milliseconds
 from embedlog.errors import ConfigError, InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN
 from embedlog.format.visibility import READ_COMMITTED, READ_UNCOMMITTED, Isolation
-from embedlog.types import TopicPartition, milliseconds, topic_partition
+from embedlog.types import TopicPartition, topic_partition
 
 Time = int | datetime
 OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None

@@ -6,7 +6,6 @@ CONVERSION-1  the parameters of a method decide once what it gets: (topic, heade
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -16,9 +15,16 @@ Convert: TypeAlias = Callable[[str, list[Any], Any], Any]  # of topic, headers, 
 def is_object(given: object, method: str) -> bool:
     """Whether it has this method. Raises TypeError for a class whose method needs an instance: an instance was meant."""
     found = callable(getattr(given, method, None))
-    if found and isinstance(given, type) and not isinstance(inspect.getattr_static(given, method), (classmethod, staticmethod)):
+    if found and isinstance(given, type) and not _is_bound(given, method):
         raise TypeError(f"an instance of {given.__name__} is expected, not the class")
     return found
+
+
+def _is_bound(given: type, method: str) -> bool:
+    """Whether the method of a class needs no instance."""
+    from inspect import getattr_static  # late, as below: most programs convert nothing, or with functions
+
+    return isinstance(getattr_static(given, method), (classmethod, staticmethod))
 
 
 def by_method(given: object, method: str) -> Convert | None:
@@ -34,6 +40,8 @@ def by_method(given: object, method: str) -> Convert | None:
 
 def _parameter_count(method: Callable[..., Any]) -> int:
     """The parameters that can be given by position; 3 if that is unknown."""
+    import inspect
+
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):

@@ -8,10 +8,9 @@ KEYWORD-2  `send` is called for each record, and a check would cost 7 % of it. I
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
 from embedlog.config.options import nearest
@@ -21,6 +20,7 @@ from embedlog.errors import UnknownOptionError
 Class = TypeVar("Class", bound=type)
 Call = TypeVar("Call", bound=Callable[..., Any])
 
+TAKES_KEYWORDS, IS_COROUTINE = 0x08, 0x80  # flags of code: inspect.CO_VARKEYWORDS and CO_COROUTINE
 HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
 NO_TIMEOUT = (
@@ -92,12 +92,19 @@ def part_of(name: str) -> Callable[[Class], Class]:
 
 def _parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters that may be keywords; inspect.signature takes milliseconds for all verbs."""
-    code = cast("FunctionType", inspect.unwrap(verb)).__code__
+    code = _code(verb)
     return code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
 
 
+def _code(verb: Callable[..., Any]) -> CodeType:
+    """The code of the innermost function."""
+    while (inner := getattr(verb, "__wrapped__", None)) is not None:
+        verb = inner
+    return cast("FunctionType", verb).__code__
+
+
 def _checked(verb: Callable[..., Any], known: tuple[str, ...]) -> Callable[..., Any]:
-    if cast("FunctionType", inspect.unwrap(verb)).__code__.co_flags & inspect.CO_VARKEYWORDS:
+    if _code(verb).co_flags & TAKES_KEYWORDS:
         return verb
 
     @functools.wraps(verb)
@@ -108,6 +115,8 @@ def _checked(verb: Callable[..., Any], known: tuple[str, ...]) -> Callable[..., 
                 raise unknown_keyword(f"{verb.__qualname__}()", name, known)
         return verb(*arguments, **keywords)
 
-    if sys.version_info >= (3, 12) and inspect.iscoroutinefunction(verb):
-        inspect.markcoroutinefunction(call)
+    if sys.version_info >= (3, 12) and _code(verb).co_flags & IS_COROUTINE:
+        from inspect import markcoroutinefunction  # late: few programs need its imports
+
+        markcoroutinefunction(call)
     return call

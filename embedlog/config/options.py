@@ -1,4 +1,4 @@
-"""Defines options: documented fields of a frozen dataclass, checked when they are set.
+"""Defines options: documented fields of an immutable class, checked when they are set.
 
 OPTION-1  an option is documented once, at its field; error messages and the configuration page are generated from it
 OPTION-2  the name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not both for one option
@@ -12,11 +12,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform
 
+from embedlog._classes import NamedTuple
 from embedlog.config.conversions import is_object
 from embedlog.errors import ConfigError, UnknownOptionError
 
@@ -34,7 +33,6 @@ _WORDS = {
 }
 _TRUTH = {"true": True, "false": False}
 _OLD_CHOICES = {"smallest": "earliest", "beginning": "earliest", "first": "earliest", "largest": "latest", "end": "latest"}
-_KNOWN: dict[type, dict[str, Option]] = {}  # a cache of options_of: to read the fields costs more than the checks
 _READERS: dict[type, Callable[[object], Any]] = {}
 _CALLS = {
     "LogOptions": "embedlog.open()",
@@ -42,7 +40,6 @@ _CALLS = {
     "ProducerOptions": "log.producer()",
     "ConsumerOptions": "log.consumer()",
 }
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class Option(NamedTuple):
@@ -78,19 +75,26 @@ class Option(NamedTuple):
         return f"{text} ({meanings})" if meanings else text
 
 
+class _Field(NamedTuple):
+    """A field of a class until `configuration` has read it."""
+
+    default: object
+    option: Option
+
+
 def option(default: object, doc: str, kind: str = "", **facts: Any) -> Any:
-    """A dataclass field for an option; the default determines an empty `kind`."""
+    """The field for an option; the default determines an empty `kind`."""
     if not kind:
         kind = {bool: "bool", int: "int", float: "float", tuple: "list"}[type(default)]
-    return field(default=default, metadata={"option": Option(doc, kind, **facts)})
+    return _Field(default, Option(doc, kind, **facts))
 
 
 def default_of(cls: type[Options], name: str, **facts: Any) -> Any:
     """A log option that is the default of the topic option `name`, with the same default, type and range."""
     source = options_of(cls)[name]
     doc = f"Default of `{dotted(name)}` for topics that do not set it."
-    default = facts.pop("default", _default(cls, name))
-    return field(default=default, metadata={"option": source._replace(doc=doc, topic_option=dotted(name), **facts)})
+    default = facts.pop("default", getattr(cls, name))
+    return _Field(default, source._replace(doc=doc, topic_option=dotted(name), **facts))
 
 
 Class = TypeVar("Class")
@@ -98,8 +102,16 @@ Class = TypeVar("Class")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configuration(cls: type[Class]) -> type[Class]:
-    """The class as a frozen dataclass, whose methods are those of Options: to generate them for 100 fields takes milliseconds."""
-    return dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)(cls)
+    """The class with its options, in the order of the fields after those of the base class.
+
+    The methods are those of Options: `dataclass` generates them for each class, which takes milliseconds.
+    """
+    own = {name: given for name, given in vars(cls).items() if isinstance(given, _Field)}
+    for name, given in own.items():
+        setattr(cls, name, given.default)
+    known: dict[str, Option] = getattr(cls, "_options", {})
+    setattr(cls, "_options", known | {name: given.option for name, given in own.items()})  # noqa: B010  (of every class)
+    return cls
 
 
 @configuration
@@ -114,7 +126,9 @@ class Options:
     RENAMED: ClassVar[Mapping[str, str]] = {}  # dotted name in older or other clients → the name here
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()  # arguments of the call beside options, for hints at misspelt names
 
-    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    _options: ClassVar[Mapping[str, Option]]
+
+    given: frozenset[str] = frozenset()
 
     def __init__(self, *, given: frozenset[str] = frozenset(), **values: Any) -> None:
         known = options_of(type(self))
@@ -122,7 +136,7 @@ class Options:
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {min(wrong)!r}")
         object.__setattr__(self, "given", given)
         for name, each in known.items():
-            value = values[name] if name in values else _default(type(self), name)
+            value = values[name] if name in values else getattr(type(self), name)
             object.__setattr__(self, name, _checked(each, dotted(name), value))
         self._check_together()
 
@@ -138,6 +152,12 @@ class Options:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in options_of(type(self)))
         return f"{type(self).__qualname__}({shown})"
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed: {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        self.__setattr__(name, None)
 
     def _check_together(self) -> None:
         """Checks combinations of options; each class has its own."""
@@ -170,7 +190,8 @@ def parse(cls: type[Config], mapping: Mapping[str, Any] | None = None, /, **keyw
 def overlay(base: Config, mapping: Mapping[str, Any]) -> Config:
     """`base` with the options of `mapping` set. Raises as `parse` does."""
     values = _values(type(base), mapping, {})
-    return replace(base, **values, given=frozenset(values))
+    present = {name: getattr(base, name) for name in options_of(type(base))}
+    return type(base)(**present | values, given=frozenset(values))
 
 
 def _values(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,11 +229,9 @@ def known_only(cls: type[Options], mapping: Mapping[str, Any]) -> dict[str, Any]
     return {key: value for key, value in mapping.items() if underscored(key) in known}
 
 
-def options_of(cls: type[Options]) -> dict[str, Option]:
+def options_of(cls: type[Options]) -> Mapping[str, Option]:
     """The options of a configuration, by field name, in the order of the class."""
-    if cls not in _KNOWN:
-        _KNOWN[cls] = {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
-    return _KNOWN[cls]
+    return cls._options
 
 
 def _reader(cls: type[Options]) -> Callable[[object], Any]:
@@ -246,13 +265,9 @@ def as_text(value: object, kind: str = "") -> str | None:
 def rows(cls: type[Options]) -> list[tuple[str, str, str, str, str, str]]:
     """(name, default, allowed values, unit, effect, difference from Kafka) of every option, for the configuration page."""
     return [
-        (dotted(name), as_text(_default(cls, name), each.kind) or "none", each.allowed(), each.unit, each.doc, each.differs)
+        (dotted(name), as_text(getattr(cls, name), each.kind) or "none", each.allowed(), each.unit, each.doc, each.differs)
         for name, each in options_of(cls).items()
     ]
-
-
-def _default(cls: type[Options], name: str) -> Any:
-    return getattr(cls, name)  # a dataclass keeps the default of a field there
 
 
 def _range_words(low: float | None, high: float | None) -> str:
@@ -329,6 +344,8 @@ def _hint(known: Option, value: object) -> str:
     if isinstance(value, str) and known.kind == "choice":
         meant = _OLD_CHOICES.get(value.strip().lower()) or next(iter(nearest(value.strip(), known.choices)), None)
         return f"; did you mean {meant!r}?" if meant in known.choices else ""
+    from datetime import timedelta  # for an error only
+
     if known.unit and known.kind in ("int", "float") and isinstance(value, (str, timedelta)):
         return f"; the unit is {known.unit}: give a number"
     return ""
@@ -351,7 +368,7 @@ def _to_int(value: object) -> int:
     if isinstance(value, bool):
         raise TypeError
     if isinstance(value, str):
-        if not _INTEGER.fullmatch(value.strip()):
+        if not re.fullmatch(r"[+-]?[0-9]+", value.strip()):
             raise ValueError
         return int(value)
     return operator.index(value)  # type: ignore[arg-type]

@@ -13,11 +13,11 @@ COLLECTOR-6  `taken` is true before the first position moves, and false after a 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 FEW_RECORDS = 16  # a poll for at most so many records after a seek reads one batch (FETCHER-4)
-
-logger = logging.getLogger("embedlog")
 
 
 class Group(Duty, Protocol):

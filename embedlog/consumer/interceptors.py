@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from embedlog._interceptors import InterceptorChain
+from embedlog._logging import consumer_logger
 from embedlog._native._rows import Record
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
@@ -15,7 +15,7 @@ class ConsumerInterceptors(InterceptorChain):
     """The interceptors of one consumer; false if none of them takes records. Threads: the consumer's own."""
 
     def __init__(self, given: Iterable[Any]) -> None:
-        super().__init__(given, ("on_consume", "on_commit"), logging.getLogger("embedlog.consumer"))
+        super().__init__(given, ("on_consume", "on_commit"), consumer_logger)
 
     def __bool__(self) -> bool:
         return self.has("on_consume")

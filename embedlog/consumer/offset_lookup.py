@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from embedlog.config.times import milliseconds
 from embedlog.errors import InvalidTimestampError
 from embedlog.format.visibility import end_offset
-from embedlog.types import OffsetAndTimestamp, TopicPartition, milliseconds
+from embedlog.types import OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embedlog._metrics import WINDOW_COUNT
+from embedlog.config.times import duration_ms
 from embedlog.errors import NoOffsetForPartitionError, StateError
 from embedlog.format.visibility import end_offset
-from embedlog.types import TopicPartition, duration_ms
+from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record, RecordRun

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlog._native import system
-from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions import recovery_due
 from embedlog.errors import (
     DirectoryInUseError,
     ForeignDirectoryError,
@@ -323,7 +323,7 @@ class Directory:
         state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks, IN_SET: self.in_set, REGISTERED: 0}
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
-        recovery.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
+        recovery_due.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
         with files.opened(path, files.WRITE) as fd:
             files.sync(fd, path)  # otherwise a power loss could restore or lose the words of a mark: both mean foreign use
         if made:

@@ -10,13 +10,13 @@ TOPICCHANGE-4  a partition that no process can load is set aside under its appen
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from embedlog import _logging
+from embedlog._logging import WARNING
+from embedlog._logging import logger as _logger
 from embedlog._native import system
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
@@ -28,8 +28,6 @@ from embedlog.storage.identity import new_id, read_topic_id
 from embedlog.topic import Topic
 
 SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
-
-_logger = logging.getLogger("embedlog")
 
 
 class TopicChanges:
@@ -76,7 +74,7 @@ class TopicChanges:
                     self.finish_creation(topic)
             except EmbedlogError as problem:
                 what = f"topic {topic.name} is still {topic.state}"
-                _logging.report(_logger, logging.WARNING, (self._host.path, "unfinished", topic.name), what, problem)
+                _logging.report(_logger, WARNING, (self._host.path, "unfinished", topic.name), what, problem)
 
     def finish_creation(self, topic: Topic) -> Topic:
         """As `finish_creations`, of one topic."""
@@ -120,7 +118,7 @@ class TopicChanges:
         if known is not None and known.topic_id == topic.topic_id and number in known.numbers:
             left = tuple(each for each in known.numbers if each != number)
             if left:
-                host.registry.put(replace(known, only=left))
+                host.registry.put(known._replace(only=left))
             else:
                 host.registry.remove(topic.name)
             system.point("drop-entry")

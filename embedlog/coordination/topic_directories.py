@@ -17,17 +17,17 @@ TOPICDIRECTORY-7  only files with the names of a partition are removed. A retire
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from embedlog import _logging
+from embedlog._classes import NamedTuple
+from embedlog._logging import WARNING
+from embedlog._logging import logger as _logger
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_topic_id
@@ -40,8 +40,6 @@ FEW_PARTITIONS = 2  # whose directories are synced together, beside the file of 
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
 _NAMES_SHOWN = 5  # in a message
-
-_logger = logging.getLogger("embedlog")
 
 
 class Directories(NamedTuple):
@@ -156,7 +154,7 @@ def finish_creations(
 
 def _whole(topic: Topic) -> Topic:
     only = tuple(topic.numbers) if topic.only else ()
-    return replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
+    return topic._replace(state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
 
 
 def _make_partitions(directory: Path, topics: Sequence[Topic], mode: int, follow_links: bool) -> list[Path]:
@@ -308,7 +306,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
             gone.append(path)
         except OSError as problem:
             if problem.errno != errno.ENOENT:  # another housekeeper, of an older embedlog, removed it
-                _logging.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
+                _logging.report(_logger, WARNING, path, "a deleted topic's directory stays", problem)
     return gone
 
 
@@ -376,12 +374,12 @@ def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: 
 def _grown(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
     if max(numbers) < max(topic.partitions, topic.growing):
         here = {*topic.only, *(number for number in numbers if number < topic.partitions)}
-        return replace(topic, only=_share(topic.partitions, here)) if topic.only and len(here) > len(topic.only) else topic
-    return _with_numbers(replace(topic, partitions=max(numbers) + 1, growing=0), numbers)
+        return topic._replace(only=_share(topic.partitions, here)) if topic.only and len(here) > len(topic.only) else topic
+    return _with_numbers(topic._replace(partitions=max(numbers) + 1, growing=0), numbers)
 
 
 def _with_numbers(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
-    return replace(topic, only=_share(topic.partitions, numbers))
+    return topic._replace(only=_share(topic.partitions, numbers))
 
 
 def _share(partitions: int, numbers: Collection[int]) -> tuple[int, ...]:

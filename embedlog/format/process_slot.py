@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from embedlog._classes import NamedTuple
 
 
 class ProcessSlot(NamedTuple):

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from embedlog._classes import NamedTuple, structure
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
@@ -63,7 +63,7 @@ class Sequences(NamedTuple):
     timestamp: int
 
 
-@dataclass(slots=True)
+@structure
 class Producer:
     """One producer in one partition. It is kept for a day after its last batch, so it is small."""
 
@@ -72,8 +72,12 @@ class Producer:
     timestamp: int = -1
     coordinator_epoch: int = -1
     transaction_start: int = -1  # first offset of the open transaction
-    noted_ms: int = field(default=-1, compare=False)  # time of its last batch by the caller's clock; not in snapshots
+    noted_ms: int = -1  # time of its last batch by the caller's clock; not in snapshots
     batches: tuple[Sequences, ...] = ()  # the last ones, the newest last
+
+    def __eq__(self, other: object) -> bool:
+        """By what snapshots contain."""
+        return isinstance(other, Producer) and _snapshot_entry(self) == _snapshot_entry(other)
 
     @property
     def last_sequence(self) -> int:
@@ -95,6 +99,10 @@ class Producer:
     def remember(self, batch: Sequences) -> None:
         """Add a batch and drop the oldest one beyond REMEMBERED_BATCHES."""
         self.batches = (*self.batches[1 - REMEMBERED_BATCHES :], batch)
+
+
+def _snapshot_entry(each: Producer) -> tuple[object, ...]:
+    return each.producer_id, each.epoch, each.timestamp, each.coordinator_epoch, each.transaction_start, each.batches
 
 
 class ProducerState:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from embedlog._classes import NamedTuple, structure
 from embedlog._native.lazy_numpy import np
 
 if TYPE_CHECKING:
@@ -120,6 +120,9 @@ class EncodedRun(NamedTuple):
         return np.frombuffer(self.table, batch_dtype())
 
 
+EPOCH_MAX: Final = 2**15 - 1  # of a producer
+
+
 class Stamp(NamedTuple):
     """The producer of a run. `opens`: the first batch may open a transaction in its partition, which the caller has checked.
 
@@ -137,7 +140,7 @@ NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 # ---- records -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@structure
 class BytesColumn:
     """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0 at bit `validity_offset`."""
 
@@ -179,7 +182,7 @@ class Headers(NamedTuple):
     values: BytesColumn
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@structure
 class Columns:
     """Records to encode. `timestamps` is one array or one number for all (milliseconds)."""
 
@@ -190,7 +193,7 @@ class Columns:
     headers: Headers | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@structure
 class Decoded:
     """Decoded records; a column that was not requested is None."""
 

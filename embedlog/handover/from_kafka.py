@@ -151,7 +151,7 @@ def _topic(
     complete = all(number in places and places[number][1] == topic.topic_id for number in numbers)
     made = same or Topic(topic.name, topic.topic_id, len(numbers))
     state = "live" if complete else "creating"
-    return replace(made, partitions=len(numbers), config=config, state=state, growing=0, only=()), outcomes
+    return made._replace(partitions=len(numbers), config=config, state=state, growing=0, only=()), outcomes
 
 
 def _places(path: Path) -> dict[str, dict[int, tuple[str, str | None]]]:

@@ -13,8 +13,9 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import NamedTuple
 
+from embedlog._classes import NamedTuple
 from embedlog.errors import StorageError
 from embedlog.storage import checkpoints, files
 from embedlog.storage.checkpoints import EpochCache, StagedEpochs

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -29,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog import _callbacks
+from embedlog._logging import producer_logger as logger
 from embedlog._native import _rows
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.producer.awaitable import await_future
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from embedlog._native._rows import Future, PartitionQueue, ProducerBatch
     from embedlog.producer.delivery_failures import DeliveryFailures
 
-logger = logging.getLogger("embedlog.producer")
 
 FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0

@@ -15,14 +15,16 @@ DELIVERYFAILURE-6  failures by fencing are received once a call of the producer 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from embedlog import _logging
+from embedlog._classes import NamedTuple
+from embedlog._logging import WARNING
+from embedlog._logging import producer_logger as logger
 from embedlog._native import _rows
 from embedlog.errors import DeliveryError, EmbedlogError, FencedError, TransactionAbortedError
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from embedlog._metrics import Metrics
     from embedlog._native._rows import ProducerBatch, Tally
 
-logger = logging.getLogger("embedlog.producer")
 
 ENTRIES_MAX = 100
 NOTICE_S = 60.0  # time for a program to read a failure before it is logged
@@ -140,7 +141,7 @@ class DeliveryFailures:
         errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}
         for (topic, reason), count in _by_reason(unobserved).items():
             what = f"{self._name}: {count} records for {topic} were not written, and their futures were not asked"
-            _logging.report(logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason])
+            _logging.report(logger, WARNING, ("lost", topic, reason), what, errors[topic, reason])
         return None
 
     def _log(self, unobserved: list[DeliveryFailure]) -> None:

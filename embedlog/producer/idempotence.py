@@ -17,7 +17,7 @@ from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.errors import FencedError, OffsetMismatchError, OutOfOrderSequenceError
 from embedlog.format.producer_state import NO_PRODUCER
 from embedlog.format.record_batch import Stamp, stamp
-from embedlog.transaction import EPOCH_MAX
+from embedlog.format.record_columns import EPOCH_MAX
 
 if TYPE_CHECKING:
     from embedlog.partition.log_context import Appended

@@ -6,11 +6,11 @@ PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, written 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from embedlog._interceptors import InterceptorChain
+from embedlog._logging import producer_logger
 from embedlog.types import ProducerRecord, RecordMetadata
 
 
@@ -18,7 +18,7 @@ class ProducerInterceptors(InterceptorChain):
     """The interceptors of one producer; false if there are none. `check` raises for a record that `send()` would refuse."""
 
     def __init__(self, given: Iterable[Any], check: Callable[[ProducerRecord], None]) -> None:
-        super().__init__(given, ("on_send", "on_acknowledgement"), logging.getLogger("embedlog.producer"))
+        super().__init__(given, ("on_send", "on_acknowledgement"), producer_logger)
         self._check = check
 
     def __bool__(self) -> bool:

@@ -10,14 +10,14 @@ PIPELINE-4  columns are encoded on the caller's thread and written on the produc
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from embedlog._logging import producer_logger as logger
 from embedlog._native import system
-from embedlog.columns.ingest import Piece, bytes_like, normal_headers, pieces_of, rows_of
+from embedlog.columns.one_record import bytes_like, normal_headers
 from embedlog.config.conversions import by_method
 from embedlog.errors import (
     BufferExhaustedError,
@@ -56,11 +56,12 @@ from embedlog.types import ProducerRecord
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, ProducerBatch, Router
+    from embedlog.columns.ingest import Piece
     from embedlog.config.client import ProducerConfig
     from embedlog.engine import Engine
-    from embedlog.producer.transaction_manager import NoTransaction, Transaction
+    from embedlog.producer.no_transaction import NoTransaction
+    from embedlog.producer.transaction_manager import Transaction
 
-logger = logging.getLogger("embedlog.producer")
 
 SECONDS_FROM = 100_000_000  # 1973 in seconds: a timestamp of 1970 above it may be in seconds by mistake
 BATCH_BYTES_MAX = 1 << 20  # of send_batch: such batches compress well and are small compared to a segment
@@ -294,6 +295,8 @@ class Pipeline:
 
     def send_batch(self, topic: str, values: Any, keys: Any, partition: int | None, timestamps_ms: Any, headers: Any) -> Future:
         """The future of many records. Raises as `Producer.send_batch` does."""
+        from embedlog.columns.ingest import pieces_of, rows_of  # late: single records need no columns
+
         single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
         given = ProducerRecord(topic, partition=partition, timestamp_ms=single_ms)
         check_call(given)

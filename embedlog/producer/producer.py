@@ -9,7 +9,6 @@ PRODUCER-3  no lower module references the handle: a dropped producer can be col
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
 import warnings
@@ -19,26 +18,26 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
+from embedlog._logging import producer_logger as logger
 from embedlog._native import system
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
 from embedlog.errors import DeadlineError, EmbedlogError, printable
-from embedlog.producer import conditional_send
 from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.idempotence import Transactional
 from embedlog.producer.metrics import producer_metrics
+from embedlog.producer.no_transaction import NoTransaction
 from embedlog.producer.pipeline import Pipeline
 from embedlog.producer.sender import Sender
-from embedlog.producer.transaction_manager import FAILED, NoTransaction, Transaction
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
     from embedlog.engine import Engine
+    from embedlog.producer.transaction_manager import Transaction
     from embedlog.transaction import Outcome
 
-logger = logging.getLogger("embedlog.producer")
 
 _numbers = itertools.count(1)
 
@@ -100,6 +99,8 @@ class Producer(Generic[K, V]):
         """
         route = self._routes.get(topic)
         if expected_offset is not None:
+            from embedlog.producer import conditional_send  # late: few programs use it
+
             given = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
             return conditional_send.send(self._pipeline, given, expected_offset)
         if route is not None:
@@ -132,6 +133,8 @@ class Producer(Generic[K, V]):
         RecordTooLargeError fails the future if they are more than `max.message.bytes`.
         """
         if expected_offset is not None:
+            from embedlog.producer import conditional_send
+
             columns = values, keys, timestamps_ms, headers
             return conditional_send.send_batch(
                 self._pipeline, ProducerRecord(topic, partition=partition), columns, expected_offset
@@ -223,7 +226,7 @@ class Producer(Generic[K, V]):
         try:
             self._transaction.commit()
         finally:
-            if self._transaction.state in FAILED:
+            if self._transaction.has_failed:
                 self._failures.take()  # the exception of this call reports them
 
     def abort_transaction(self) -> None:
@@ -345,6 +348,8 @@ def _transaction(
     """The transaction manager, which receives the errors of the sender."""
     if config.transactional_id is None:
         return NoTransaction()
+    from embedlog.producer.transaction_manager import Transaction  # late: its imports are those of groups
+
     owner = engine.transactions.owner(config.transactional_id, config.transaction_timeout_ms)
     made = Transaction(owner, accumulator, delivery.figures, timeout_s=config.max_block_ms / 1000, clock_ns=system.boot_ns)
     delivery.failed, made.on_fenced = made.failed, delivery.failures.fencing_raised

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
-import random
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from embedlog._logging import ERROR
+from embedlog._logging import producer_logger as logger
 from embedlog._metrics import Metrics
 from embedlog._native import _rows, system
 from embedlog.errors import (
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.engine import Engine
 
-logger = logging.getLogger("embedlog.producer")
 
 RUN_BYTES = 4 << 20  # batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
 JITTER = 0.2  # of the pause between attempts, as in Kafka
@@ -291,7 +291,8 @@ class Sender:
         """The pause as in Kafka: doubled each time, up to a limit, with random jitter."""
         settings = self._settings
         pause_ms: int = min(settings.retry_backoff_ms << min(tries - 1, 30), settings.retry_backoff_max_ms)
-        return pause_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
+        jitter = int.from_bytes(os.urandom(4)) / 2**31 - 1  # a retry imports nothing: descriptors may be the reason
+        return pause_ms * (1 + JITTER * jitter) / 1000
 
     def _split(self, target: QueueTarget, attempt: Attempt) -> None:
         """Split into smaller batches, after the topic's limit was lowered. Raises RecordTooLargeError."""
@@ -357,7 +358,7 @@ class Sender:
             _rows.settle_open(batches, error)
         if not isinstance(error, EmbedlogError):
             place = target.topic_target.name, target.queue.partition
-            logger.error("unexpected failure of a write to %s-%d", *place, exc_info=error)
+            logger.log(ERROR, "unexpected failure of a write to %s-%d", *place, exc_info=error)
 
     def drop(self, error: Exception) -> None:
         """Attempts that wait for a retry fail instead, when the thread runs next."""

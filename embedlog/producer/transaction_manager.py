@@ -13,13 +13,13 @@ TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this mo
 from __future__ import annotations
 
 import enum
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from embedlog._logging import producer_logger as logger
 from embedlog.coordination.groups.commit_checks import checked_offsets
 from embedlog.errors import (
     CommitFailedError,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from embedlog._metrics import Metrics
     from embedlog.producer.accumulator import Accumulator
     from embedlog.transaction import Outcome
-
-logger = logging.getLogger("embedlog.producer")
 
 
 class State(enum.Enum):
@@ -81,9 +79,6 @@ CALLS: Mapping[State, tuple[str, ...]] = {
     State.ABORTABLE_ERROR: ("abort_transaction",),
     State.FATAL_ERROR: (),
 }
-
-
-FAILED = frozenset({State.ABORTABLE_ERROR, State.FATAL_ERROR})  # a record or a call failed permanently
 
 
 class Machine:
@@ -160,6 +155,11 @@ class Transaction:
     @property
     def state(self) -> State:
         return self._machine.state
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a record or a call failed permanently."""
+        return self._machine.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -301,36 +301,6 @@ class Transaction:
             yield
         finally:
             self._timeout_s = before
-
-
-class NoTransaction:
-    """Replaces `Transaction` without a transactional.id."""
-
-    state = State.UNINITIALIZED
-
-    def check_send(self) -> None:
-        """Always allowed."""
-
-    def failed(self, error: BaseException) -> None:
-        """No state."""
-
-    def close(self, timeout_s: float | None) -> None:
-        """No transaction."""
-
-    def leave(self) -> None:
-        """No transaction."""
-
-    def init(self) -> NoReturn:
-        raise InvalidTransactionStateError("transactions need a producer with a transactional.id")
-
-    begin = commit = abort = init
-
-    def abort_after_failure(self, problem: BaseException) -> BaseException:
-        """No transaction."""
-        return problem
-
-    def send_offsets(self, offsets: Any, group: Any) -> NoReturn:
-        self.init()
 
 
 def _check_group(group: object) -> GroupMetadata:

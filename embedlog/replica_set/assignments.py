@@ -10,12 +10,13 @@ SETMOVE-4  before the leader changes on request, its ISR copies what it has: an 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from embedlog import _logging
+from embedlog._logging import WARNING, logger
+from embedlog.descriptions.replicas import Reassignment
 from embedlog.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
@@ -40,7 +41,7 @@ from embedlog.replication.events import (
     Refusal,
 )
 from embedlog.replication.records import NO_LEADER, Partition
-from embedlog.types import Reassignment, TopicPartition
+from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from embedlog.replica_set.set_topics import SetTopics
     from embedlog.replication.state import State
 
-logger = logging.getLogger("embedlog")
 
 SUPERSEDED = frozenset({Refusal.INVALID_UPDATE_VERSION, Refusal.NO_REASSIGNMENT_IN_PROGRESS, Refusal.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -277,7 +277,7 @@ class Assignments:
                     done &= self._remove((topic_id, number), topic, opened.node)
             except EmbedlogError as problem:
                 what = f"settings, or replicas that were moved away, stay in {opened.path}"
-                _logging.report(logger, logging.WARNING, (opened.path, "clear"), what, problem)
+                _logging.report(logger, WARNING, (opened.path, "clear"), what, problem)
                 done = False
         self._cleared = state if done else None
 

@@ -12,7 +12,6 @@ SETDIRECTORY-6  a replica that begins again is not one that this process has mad
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -122,7 +121,7 @@ class SetDirectory:
                 for each, config in decided:
                     now = registry.get(each.name)
                     if now is not None and now.topic_id == each.topic_id and now.finished and now.config != config:
-                        registry.put(replace(now, config=config))
+                        registry.put(now._replace(config=config))
 
     def unassigned(self, state: State) -> list[tuple[UUID, int]]:
         """The partitions of decided topics that have a directory here, although no decision assigns them to this node."""
@@ -182,7 +181,7 @@ class SetDirectory:
 
     def _delete(self, topic: Topic) -> None:
         """Retire a topic here. REQUIRES the directory lock."""
-        old = replace(topic, state="deleting", growing=0)
+        old = topic._replace(state="deleting", growing=0)
         self.log_directory.registry.put(old)
         self.log_directory.topic_changes.finish_deletion(old, self.log_directory.config.lock_timeout_ms / 1000)
 

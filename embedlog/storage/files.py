@@ -351,13 +351,10 @@ def _sync_together(fd: int, path: Path, directories: Sequence[str | os.PathLike[
     if not directories:
         sync(fd, path)
         return
-    from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
-
-    with ThreadPoolExecutor(len(directories)) as pool:
-        others = [pool.submit(sync_directory, each) for each in directories]
-        sync(fd, path)
-    for other in others:
-        other.result()
+    with contextlib.ExitStack() as kept:
+        others = [kept.enter_context(opened(each, os.O_RDONLY | os.O_DIRECTORY)) for each in directories]
+        for code, synced in zip(_sync_codes([fd, *others]), (path, *directories), strict=True):
+            checked(code, synced, "fsync")
 
 
 def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple[Path, int]:
@@ -384,8 +381,11 @@ def put_in_place(temporary: Path, path: Path) -> None:
 
 def sync_all(fds: Sequence[int]) -> list[bool]:
     """Sync files at the same time; whether each is on disk."""
-    results = [code for at in range(0, len(fds), SYNCS_MAX) for code in system.sync_all(list(fds[at : at + SYNCS_MAX]))]
-    return [code >= 0 for code in results]
+    return [code >= 0 for code in _sync_codes(fds)]
+
+
+def _sync_codes(fds: Sequence[int]) -> list[int]:
+    return [code for at in range(0, len(fds), SYNCS_MAX) for code in system.sync_all(list(fds[at : at + SYNCS_MAX]))]
 
 
 def remove_temporaries(directory: Path, names: Iterable[str]) -> None:

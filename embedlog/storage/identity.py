@@ -12,14 +12,14 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
+from embedlog._classes import NamedTuple
+from embedlog._logging import logger
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import files
@@ -31,8 +31,6 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 _SIGNATURE = "embedlog"
 _VISIT = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8}\n")
 _VISIT_BYTES = 64
-
-logger = logging.getLogger("embedlog")
 
 
 def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:

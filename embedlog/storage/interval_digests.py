@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from embedlog._classes import NamedTuple
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError

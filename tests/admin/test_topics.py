@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +188,7 @@ def test_what_a_dead_process_left_half_made_is_finished_by_the_next_opening(tmp_
         log.create_topic("events", 1)
         topic = log._engine.registry.live("events")
         with log._engine.home.topic_changes.directory_lock():
-            log._engine.registry.put(Topic("half", new_id(), 2, {}, "creating"), replace(topic, growing=3))
+            log._engine.registry.put(Topic("half", new_id(), 2, {}, "creating"), topic._replace(growing=3))
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         assert log.topics() == ["events", "half"]
         assert len(log.describe_topic("events").partitions) == 3
@@ -281,7 +280,7 @@ def test_settings_that_cannot_be_change_nothing(log: Any, config: Any, error: ty
 def test_a_newer_versions_settings_survive_a_change_by_an_older_one(log: Any) -> None:
     log.create_topic("events", 1)
     with log._engine.home.topic_changes.directory_lock():
-        log._engine.registry.put(replace(log._engine.registry.live("events"), config={"hologram.depth": "9"}))
+        log._engine.registry.put(log._engine.registry.live("events")._replace(config={"hologram.depth": "9"}))
     log.alter_topic("events", {"flush.ms": 5})
     assert log.describe_topic("events").config == {"hologram.depth": "9", "flush.ms": "5"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import weakref
 from typing import Any
@@ -130,7 +129,8 @@ def test_a_name_split_inside_a_character_does_not_reach_arrow() -> None:
 
 
 def test_without_headers_every_list_is_empty() -> None:
-    bare = dataclasses.replace(decoded(), headers=None)
+    bare = decoded()
+    bare.headers = None
     table = pyarrow.record_batch(Batch("events", 0, bare))
     table.validate(full=True)
     assert table["headers"].to_pylist() == [[]] * 5

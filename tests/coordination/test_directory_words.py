@@ -13,7 +13,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.admin import directory_jobs, housekeeper
 from embedlog.coordination import directory
-from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions import recovery_due
 from embedlog.errors import EmbedlogError
 from embedlog.replica_set.following import copy_rate
 from embedlog.storage import file_names
@@ -28,7 +28,7 @@ WORDS = {
         directory: ("MARK_INODE", "MARK_NS", "WAS_CLEAN", "WAS_FOREIGN", "BY_LOCKS", "BOOT", "IN_SET", "REGISTERED"),
         directory_jobs: ("NEXT_ROUND_NS", "NEXT_POINTS_NS", "NEXT_CLEANING_NS"),
         housekeeper: ("NEXT_TRANSACTIONS_NS", "NEXT_IDS_NS", "NEXT_OFFSETS_NS", "NEXT_GROUPS_NS"),
-        recovery: ("LAST_CACHE", "RECOVERY_DUE"),
+        recovery_due: ("LAST_CACHE", "RECOVERY_DUE"),
         copy_rate: ("COPIES_OUT", "COPIES_IN"),
         system: ("WORD_UNSYNCED_COUNT",),
     }.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +116,7 @@ def test_a_new_topic_has_what_a_broker_needs(tmp_path: Path) -> None:
         text = (tmp_path / f"events-{number}" / "partition.metadata").read_bytes()
         assert text == f"version: 0\ntopic_id: {topic.topic_id}".encode()
         assert len(text) == 43
-    assert registry(tmp_path).live("events") == replace(topic, state="live")
+    assert registry(tmp_path).live("events") == topic._replace(state="live")
 
 
 def interrupted(act: Callable[[Path], object], prepare: Callable[[Path], object], root: Path) -> Iterator[Path]:
@@ -167,7 +166,7 @@ def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
 
     def delete(path: Path) -> None:
         found = registry(path)
-        topic = replace(found.live("events"), state="deleting")
+        topic = found.live("events")._replace(state="deleting")
         found.put(topic)
         finish(path, topic)
 
@@ -190,7 +189,7 @@ def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) 
     changed first, it would acknowledge into a directory that is purged in a minute."""
     topic = created(tmp_path)
     found = registry(tmp_path)
-    found.put(replace(topic, state="deleting"))
+    found.put(topic._replace(state="deleting"))
     seen: list[tuple[str, bool, list[str]]] = []
 
     def retire(number: int, path: Path) -> None:
@@ -204,7 +203,7 @@ def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) 
     """DIR-1: the id identifies the directory; a broker may have created the name again during the deletion."""
     topic = created(tmp_path, partitions=1)
     found = registry(tmp_path)
-    found.put(replace(topic, state="deleting"))
+    found.put(topic._replace(state="deleting"))
     identity.write_topic_id(tmp_path / "events-0", identity.new_id())
     finish_deletion(tmp_path, found, topic, left_alone)
     assert directories(tmp_path) == ["events-0"]
@@ -221,7 +220,7 @@ def test_creation_refuses_a_directory_of_another_topic(tmp_path: Path) -> None:
 def test_growth_makes_the_missing_partitions_only(tmp_path: Path) -> None:
     topic = created(tmp_path)
     found = registry(tmp_path)
-    found.put(replace(topic, growing=4))
+    found.put(topic._replace(growing=4))
     (tmp_path / "events-0" / "00000000000000000000.log").write_text("kept")
     grown = finish_creation(tmp_path, found, found.live("events"))
     assert (grown.partitions, grown.growing, len(directories(tmp_path))) == (4, 0, 4)
@@ -306,8 +305,8 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
     (seen,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
     assert (seen.partitions, seen.only, seen.here) == (6, (0, 3, 5), [0, 3, 5])
     assert not registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
-    growing = replace(topic, partitions=3, only=(0,), growing=6)
-    (seen,) = registry_changes({"events": replace(growing, only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
+    growing = topic._replace(partitions=3, only=(0,), growing=6)
+    (seen,) = registry_changes({"events": growing._replace(only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
     assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), "partitions under creation are not there yet"
     for number in (1, 2, 4):
         (tmp_path / f"events-{number}").mkdir()
@@ -328,7 +327,7 @@ def test_directories_without_an_id_get_one(tmp_path: Path) -> None:
 
 
 def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_path: Path) -> None:
-    topic = replace(created(tmp_path), config={"retention.ms": "5"})
+    topic = created(tmp_path)._replace(config={"retention.ms": "5"})
     (tmp_path / "events-2").mkdir()
     identity.write_topic_id(tmp_path / "events-2", topic.topic_id)
     (grown,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=True).topics

@@ -11,7 +11,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions import recovery_due
 from embedlog.coordination.transactions.transaction_records import encode_key
 from embedlog.errors import (
     ConfigError,
@@ -385,7 +385,7 @@ def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlo
         begun(other, "broken")
     for opened in (log, other):
         assert opened._engine.home.directory.page is not None
-        opened._engine.home.directory.page.set(recovery.RECOVERY_DUE, 1)
+        opened._engine.home.directory.page.set(recovery_due.RECOVERY_DUE, 1)
         writer = begun(opened, "whole")
         writer.write(b"x")
         writer.commit()

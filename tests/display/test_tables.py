@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.descriptions.groups import GroupDescription, GroupPartition
 from embedlog.display import tables
-from embedlog.types import GroupDescription, GroupPartition, OffsetAndMetadata
+from embedlog.types import OffsetAndMetadata
 
 QUIET = {"housekeeping": False}
 HOSTILE = "<script>alert('x')</script>"

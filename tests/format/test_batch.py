@@ -310,5 +310,8 @@ def test_a_walk_by_heads_is_the_walk_by_arrays(tmp_path: Path, rng: random.Rando
             heads = Walk(file.fileno(), path, Chain(gaps_allowed=True), start, len(data))
             by_heads = [tuple(head) for part in heads.heads() for head in part]
         assert by_heads == by_arrays
-        assert (heads.end, heads.problem, heads.chain) == (arrays.end, arrays.problem, arrays.chain)
+        assert (heads.end, heads.problem) == (arrays.end, arrays.problem)
+        assert [(name, getattr(heads.chain, name)) for name in Chain.__slots__] == [
+            (name, getattr(arrays.chain, name)) for name in Chain.__slots__
+        ]
     assert batch_dtype().itemsize == ROW_BYTES

@@ -6,9 +6,7 @@ import contextlib
 import errno
 import random
 import threading
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,8 +166,11 @@ def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
     if anew:
         partition._producers.forget()
     state = partition._present()
-    producers = [(replace(each, batches=deque()), list(each.batches)[-1:]) for each in state.producers.values()]
-    return state.offset, state.open_transactions(), sorted(producers, key=lambda each: each[0].producer_id)
+    producers = [
+        (each.producer_id, each.epoch, each.transaction_start, each.coordinator_epoch, each.timestamp, list(each.batches)[-1:])
+        for each in state.producers.values()
+    ]
+    return state.offset, state.open_transactions(), sorted(producers)
 
 
 @pytest.mark.parametrize("append_time", [False, True])

@@ -15,7 +15,7 @@ from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog.admin import backup
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions import recovery_due
 from embedlog.coordination.transactions.transaction_checks import now
 from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.format.record_batch import Stamp
@@ -98,7 +98,7 @@ def orphan(log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int |
 
 def due(log: embedlog.Log) -> None:
     assert log._engine.home.directory.page is not None
-    log._engine.home.directory.page.set(recovery.RECOVERY_DUE, 1)
+    log._engine.home.directory.page.set(recovery_due.RECOVERY_DUE, 1)
 
 
 @pytest.mark.parametrize("mutant", ["", "no_sweep"])
@@ -108,7 +108,7 @@ def test_txn_6_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: st
     with mutated(mutant):
         help_out(log, 1)
         assert (last_stable(log, 1) == (2, 2)) == (not mutant)
-    assert recovery.is_due(log._engine.home.directory.page) == bool(mutant)
+    assert recovery_due.is_due(log._engine.home.directory.page) == bool(mutant)
 
 
 def test_txn_6_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Path) -> None:
@@ -118,7 +118,7 @@ def test_txn_6_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Pa
         begun(short, "dead").write(b"theirs", partition=1)
     due(log)
     begun(log, "another")
-    assert not recovery.is_due(log._engine.home.directory.page)
+    assert not recovery_due.is_due(log._engine.home.directory.page)
     assert last_stable(log, 0) == (0, 1)
     assert last_stable(log, 1) == (0, 1)
     living.commit()
@@ -194,12 +194,12 @@ def test_txn_6_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool
     """`cache`: whether the page cache is another one than before."""
     page = log._engine.home.directory.page
     assert page is not None
-    assert not recovery.is_due(page)
+    assert not recovery_due.is_due(page)
     now = cache_number(log.path) + cache
-    recovery.note_opening(page, clean, foreign, now)
-    assert recovery.is_due(page) == expected
-    recovery.note_opening(page, True, False, now)
-    assert recovery.is_due(page) == expected, "an orderly close in between does not make it needless"
+    recovery_due.note_opening(page, clean, foreign, now)
+    assert recovery_due.is_due(page) == expected
+    recovery_due.note_opening(page, True, False, now)
+    assert recovery_due.is_due(page) == expected, "an orderly close in between does not make it needless"
 
 
 # ---- TXN-1 and TXN-2 -----------------------------------------------------------------------------

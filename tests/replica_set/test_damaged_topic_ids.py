@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,7 +95,7 @@ def test_another_topic_of_this_name_is_not_set_aside(tmp_path: Path) -> None:
     """The topic was deleted and created again after the renewal of its replica had been decided."""
     with filled(tmp_path) as log:
         directory = log._engine.set.directories.get(2).directory.log_directory  # type: ignore[attr-defined]
-        old = replace(directory.registry.live("t"), topic_id=identity.id_text(uuid.uuid4().bytes))
+        old = directory.registry.live("t")._replace(topic_id=identity.id_text(uuid.uuid4().bytes))
         with directory.topic_changes.begin():
             assert directory.topic_changes.renew_partition(old, 0) is False
         assert log.verify_replicas() == []

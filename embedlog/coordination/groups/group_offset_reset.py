@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from embedlog.config.times import duration_ms, milliseconds
 from embedlog.errors import ConfigError, InvalidTimestampError, NoOffsetForPartitionError
-from embedlog.types import TopicPartition, duration_ms, milliseconds, topic_partition
+from embedlog.types import TopicPartition, topic_partition
 
 EXPECTED: Final = (
     '"earliest", "latest", "current", an offset, an aware datetime, a timedelta back from now, "by_duration:PnDTnHnMnS",'

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from embedlog._classes import NamedTuple
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, State, Verdict
 from embedlog.storage.liveness import Liveness, SlotState

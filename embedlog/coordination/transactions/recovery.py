@@ -1,7 +1,6 @@
 """Aborts data of unknown transactions after a power loss (`docs/protocol.md`).
 
-TXNRECOVERY-1  due after the page cache was lost while the directory was open, until it was done once; the directory's control
-    page contains that state
+TXNRECOVERY-1  it is due as `recovery_due` says
 TXNRECOVERY-2  open data without a record of its epoch is aborted, under the next epoch: no producer can continue it
 TXNRECOVERY-3  an id continues with at least the highest epoch that any partition has stored for it; a transaction that is decided
     is completed first
@@ -10,42 +9,17 @@ TXNRECOVERY-4  all steps can be interrupted and repeated, by any number of proce
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from embedlog import _logging
-from embedlog._native import system
+from embedlog._logging import ERROR, logger
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
-from embedlog.transaction import EPOCH_MAX, Transaction, covers, following
+from embedlog.format.record_columns import EPOCH_MAX
+from embedlog.transaction import Transaction, covers, following
 
 if TYPE_CHECKING:
     from embedlog.partition.api import TransactionalLog
-
-logger = logging.getLogger("embedlog")
-
-# Words of the directory's control page.
-LAST_CACHE, RECOVERY_DUE = 8, 9
-UNKNOWN_CACHE: Final = 0
-
-
-def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
-    """Record at the first open whether the page cache was lost; `cache` is its present number. REQUIRES the open lock."""
-    if foreign:
-        page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
-    elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
-        page.set(RECOVERY_DUE, 1)
-    page.set(LAST_CACHE, cache)
-
-
-def is_due(page: system.Page | None) -> bool:
-    """Whether open data without a record may exist."""
-    return page is not None and bool(page.word(RECOVERY_DUE))
-
-
-def done(page: system.Page | None) -> None:
-    if page is not None:
-        page.set(RECOVERY_DUE, 0)
 
 
 def recover(
@@ -79,5 +53,5 @@ def recover(
             continue
         except CorruptRecordError as problem:
             what = f"open transactions of {partition.topic}-{partition.number} are unknown"
-            _logging.report(logger, logging.ERROR, (partition.path, "recovery"), what, problem)
+            _logging.report(logger, ERROR, (partition.path, "recovery"), what, problem)
     return raised_to

@@ -17,17 +17,17 @@ TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stabl
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import transaction as machine
+from embedlog._logging import ERROR, INFO, WARNING, logger
 from embedlog._native import system
 from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
-from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions import recovery, recovery_due
 from embedlog.coordination.transactions.transaction_checks import (
     Concurrent,
     asks_for_durability,
@@ -57,7 +57,6 @@ from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 if TYPE_CHECKING:
     from embedlog.partition.api import DurableLog, TransactionalLog
 
-logger = logging.getLogger("embedlog")
 
 STATE_TOPIC: Final = "__transaction_state"
 RESOLVE_NS: Final = 100_000_000  # the longest wait of a reader for a lock
@@ -200,7 +199,7 @@ class Transactions:
                     done |= self.settle(*found, until)
         except (LockTimeoutError, StorageError, DurabilityError, DeadlineError) as problem:
             what = f"a transaction in {partition.topic}-{partition.number} cannot be ended now"
-            _logging.report(logger, logging.INFO, (partition.path, "end"), what, problem)
+            _logging.report(logger, INFO, (partition.path, "end"), what, problem)
         return done
 
     def open_in(self, partition: TransactionalLog) -> list[str]:
@@ -257,7 +256,7 @@ class Transactions:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
                     key = (self.host.path, "transaction", name)
-                    _logging.report(logger, logging.WARNING, key, f"transaction of {name!r}", problem)
+                    _logging.report(logger, WARNING, key, f"transaction of {name!r}", problem)
 
     def forget_idle(self, deadline_ns: int) -> None:
         """Remove ids that were unused for `transactional.id.expiration.ms` and whose owner has ended."""
@@ -277,7 +276,7 @@ class Transactions:
                 state = view.get(name)
             except CorruptRecordError as problem:
                 what = f"the state of transactional id {name!r} cannot be read"
-                _logging.report(logger, logging.ERROR, (self.host.path, "state", name), what, problem)
+                _logging.report(logger, ERROR, (self.host.path, "state", name), what, problem)
                 continue
             if state is not None:
                 yield name, state
@@ -296,7 +295,7 @@ class Transactions:
     def recover_if_due(self, deadline_ns: int) -> None:
         """Recover once after a power loss, before any id continues: see `recovery`."""
         for directory in self.host.directories:
-            if recovery.is_due(directory.context.directory_page):
+            if recovery_due.is_due(directory.context.directory_page):
                 break
         else:
             return
@@ -305,7 +304,7 @@ class Transactions:
         for name, to in recovery.recover(known, self._newest, every, deadline_ns).items():
             self._raise_epoch(name, *to, deadline_ns)
         for directory in self.host.directories:
-            recovery.done(directory.context.directory_page)
+            recovery_due.done(directory.context.directory_page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.view(self.topic.partition_of(name)).get(name)

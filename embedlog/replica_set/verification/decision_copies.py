@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import NotEnoughDirectoriesError, StorageError
 from embedlog.replica_set.decisions.copy_renewal import Damage, damage_of
 from embedlog.replication.records import LOG
-from embedlog.types import RepairedReplica, ReplicaDifference
 
 if TYPE_CHECKING:
     from embedlog.replica_set.member_directories import Opened

@@ -12,29 +12,27 @@ PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
+from embedlog._logging import WARNING, logger
 from embedlog._native import system
 from embedlog._native.replication import ROLE_NONE
+from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
 from embedlog.errors import ClosedError, CorruptRecordError, EmbedlogError, LeaderNotAvailableError
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.verification.comparison import Difference, SourceDamagedError, check, compare
 from embedlog.replica_set.verification.renewal import load_problem, renew
-from embedlog.types import RepairedReplica, ReplicaDifference
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.leaders import Leader
     from embedlog.replica_set.partition_replicas import PartitionReplicas
     from embedlog.replica_set.verification.comparison import Note
-
-logger = logging.getLogger("embedlog")
 
 
 class PartitionRepair:
@@ -183,6 +181,6 @@ def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], end
             raise
         except EmbedlogError as found:
             what = f"{replicas.name}: the damaged replica of node {node} is not repaired"
-            _logging.report(logger, logging.WARNING, (replicas.topic_id, what), what, found)
+            _logging.report(logger, WARNING, (replicas.topic_id, what), what, found)
         else:
             replicas.note_repair(node)

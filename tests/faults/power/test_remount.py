@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import system
-from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions import recovery_due
 from embedlog.storage import control_page
 from tests.conftest import ROOT
 from tests.faults.power import remounting
@@ -77,7 +77,7 @@ def test_the_number_is_the_same_for_every_process_and_path_of_a_mount(tmp_path: 
 def test_another_mount_has_another_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     number = control_page.cache_number(tmp_path)
     monkeypatch.setattr(system, "mount_id", lambda path: 4711)
-    assert control_page.cache_number(tmp_path) not in (number, recovery.UNKNOWN_CACHE)
+    assert control_page.cache_number(tmp_path) not in (number, recovery_due.UNKNOWN_CACHE)
 
 
 def test_a_kernel_without_unique_mounts_goes_by_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +86,4 @@ def test_a_kernel_without_unique_mounts_goes_by_the_boot(tmp_path: Path, monkeyp
 
 
 def test_a_cache_that_cannot_be_known_proves_nothing(tmp_path: Path) -> None:
-    assert control_page.cache_number(tmp_path / "missing") == recovery.UNKNOWN_CACHE
+    assert control_page.cache_number(tmp_path / "missing") == recovery_due.UNKNOWN_CACHE

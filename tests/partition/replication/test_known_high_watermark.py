@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from embedlog._native import system
 from embedlog._native.replication import ROLE_NONE
+from embedlog.config.options import overlay
 from embedlog.format import record_batch
 from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.partition import Partition
@@ -66,7 +66,7 @@ def test_compaction_keeps_what_is_committed(tmp_path: Path) -> None:
 
 def test_retention_keeps_what_may_be_cut(tmp_path: Path) -> None:
     with without_a_role(tmp_path / "log") as partition:
-        partition.apply_config(replace(partition.config, retention_bytes=0))
+        partition.apply_config(overlay(partition.config, {"retention.bytes": 0}))
         partition.retain()
         assert 0 < partition.published().log_start <= 6
 

@@ -1,0 +1,33 @@
+"""Whether data of unknown transactions must be aborted (`recovery`): a word of the directory's control page.
+
+RECOVERYDUE-1  due after the page cache was lost while the directory was open, until it was done once
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from embedlog._native import system
+
+# Words of the directory's control page.
+LAST_CACHE, RECOVERY_DUE = 8, 9
+UNKNOWN_CACHE: Final = 0
+
+
+def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
+    """Record at the first open whether the page cache was lost; `cache` is its present number. REQUIRES the open lock."""
+    if foreign:
+        page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
+    elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
+        page.set(RECOVERY_DUE, 1)
+    page.set(LAST_CACHE, cache)
+
+
+def is_due(page: system.Page | None) -> bool:
+    """Whether open data without a record may exist."""
+    return page is not None and bool(page.word(RECOVERY_DUE))
+
+
+def done(page: system.Page | None) -> None:
+    if page is not None:
+        page.set(RECOVERY_DUE, 0)

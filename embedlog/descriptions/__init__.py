@@ -1,0 +1,4 @@
+"""Contains the descriptions and reports that public calls return; their rules are those of `types`.
+
+Exports: `topics`, `groups` (with transactions), `replicas`. Each is a module of its own because few programs need more than one.
+"""

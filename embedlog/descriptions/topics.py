@@ -1,0 +1,79 @@
+"""Defines the descriptions of topics and their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from embedlog.display import tables
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition at the time of the call.
+
+    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to write. Readers get
+    records below `high_watermark`, those with `isolation_level="read_committed"` below `last_stable_offset`.
+    """
+
+    partition: int
+    path: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TopicDescription:
+    """A topic: its identity, its partitions in order, and the settings that differ from the log's defaults."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partitions", tuple(self.partitions))
+        object.__setattr__(self, "config", MappingProxyType(dict(self.config)))
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+    def __repr__(self) -> str:
+        offsets = sum(each.high_watermark - each.log_start_offset for each in self.partitions)
+        size = sum(each.size_bytes for each in self.partitions)
+        count = tables.counted(self.partition_count, "partition")
+        return f"<embedlog.TopicDescription {self.name!r}: {count}, {offsets} offsets, {size} bytes>"
+
+    def _repr_html_(self) -> str:
+        head = ("partition", "start", "end", "high watermark", "last stable", "epoch", "bytes", "path")
+        rows = [
+            (each.partition, each.log_start_offset, each.log_end_offset, each.high_watermark, each.last_stable_offset,
+             each.leader_epoch, each.size_bytes, each.path)
+            for each in self.partitions
+        ]  # fmt: skip
+        settings = "".join(f"; {name}={value}" for name, value in self.config.items())
+        return tables.shortened(f"topic {self.name}{settings}", head, rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps again.
+        return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
+
+
+def table_of(title: str, names: Sequence[str], describe: Callable[[str], TopicDescription]) -> str:
+    """An HTML table of topics, without rows a title only. Raises what `describe` raises."""
+    found = [describe(name) for name in names[: tables.ROWS_SHOWN]]
+    rows = [
+        (each.name, each.partition_count, sum(part.high_watermark - part.log_start_offset for part in each.partitions),
+         sum(part.size_bytes for part in each.partitions))
+        for each in found
+    ]  # fmt: skip
+    more = f", the first {len(found)} of {len(names)} topics" if len(found) < len(names) else ""
+    return tables.shortened(title + more, ("topic", "partitions", "offsets", "bytes") if names else (), rows)
