@@ -86,7 +86,8 @@ $(sort $(VENV)/.tools .venv-demo/.tools):
 # An editable install; EXTRAS_HERE and BUILD_HERE belong to the environment. Editable, so the sources of the clone are used.
 $(sort $(VENV)/.built .venv-demo/.built): %/.built: %/.tools $(NATIVE)
 	@echo 'embedlog: installing into $(@D): the package, compiled here, with the packages of [$(EXTRAS_HERE)]$(SIZE_HERE)'
-	@$(BUILD_HERE) $(@D)/bin/python $(INSTALL) $(OPTIONS_HERE) --no-build-isolation -e '.[$(EXTRAS_HERE)]' >$(@D)/install.txt 2>&1 || { \
+	@$(BUILD_HERE) $(@D)/bin/python $(INSTALL) $(OPTIONS_HERE) --no-build-isolation -e '.[$(EXTRAS_HERE)]' \
+	    >$(@D)/install.txt 2>&1 || { \
 	    grep -qi 'error: command' $(@D)/install.txt \
 	    && { grep -m 5 'error:' $(@D)/install.txt; $(call fail,the C core does not compile: see $(@D)/install.txt); } \
 	    || $(call fail,pip cannot install the dependencies of pyproject.toml: see $(@D)/install.txt); }
