@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlog.storage.file_names import LOCK
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError, state_of, until
 from tests.faults.harness.stage import FakeBroker, Play, Steps, check_rule, fails_without
@@ -45,10 +46,12 @@ def two_writers_take_turns(play: Play) -> Verdict:
     play.append(b)
     play.append(a)
     play.stop_in_append(a, "before-publish")
+    b.arm_refused(LOCK)
     play.start_append(b)
-    assert not b._line.poll(0.05), "B appended while A was in the middle of its own"
+    assert b.is_refused(), "B appended while A was in the middle of its own"
     a.resume()
     play.finish_append(a)
+    b.resume()
     play.finish_append(b)
     verdict = play.seen_by(a)
     verdict.add(play.seen_afresh())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlog.storage import file_names
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError
 from tests.faults.harness.stage import MARK, FakeBroker, Play, check_rule, fails_without
@@ -86,10 +87,13 @@ def test_open_2_an_opener_waits_for_a_closer_at_the_door(nursery: Nursery, tmp_p
     a.arm(["fsync", "fdatasync"], "stop_before")
     a.start("close")
     a.wait_stopped()
-    b = play.start_entering()
-    assert not b._line.poll(0.1), "B came in while A was closing"
+    b = nursery.spawn()
+    b.arm_refused(file_names.OPEN_LOCK)
+    b.start("open", str(play.directory), **play.opening({}))
+    assert b.is_refused(), "B came in while A was closing"
     a.resume()
     a.result()
+    b.resume()
     b.result()
     play.append(b)
     play.leave(b)

@@ -14,6 +14,7 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.storage import file_names
 from tests.faults.harness.content import Mark, Verdict, value_of
 from tests.faults.harness.processes import Nursery, RemoteError, Victim, state_of, until
 from tests.faults.harness.stage import FakeBroker, Play, check_rule
@@ -52,10 +53,12 @@ def test_lock_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path:
     play.stop_in_append(a, "before-publish")
     (play.partition / "embedlog.page").unlink()
     b = play.enter()
+    b.arm_refused(file_names.LOCK)
     play.start_append(b)
-    assert not b._line.poll(0.1), "B made a page beside A's append"
+    assert b.is_refused(), "B made a page beside A's append"
     a.resume()
     play.finish_append(a)
+    b.resume()
     play.finish_append(b)
     play.append(a)
     verdict = play.seen_by(a)

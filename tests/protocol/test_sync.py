@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlog.storage import file_names
 from tests.faults.harness.batches import end_of
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError, Victim, until
@@ -231,10 +232,12 @@ def test_sync_1_many_waiting_appends_share_one_sync(nursery: Nursery, tmp_path: 
     a.arm(["fdatasync"], "stop_before", name=".log")
     a.start("flush")
     a.wait_stopped()
+    b.arm_refused(file_names.SYNC_LOCK)
     b.start("flush")
-    assert not b._line.poll(0.05), "B did not wait for A's sync"
+    assert b.is_refused(), "B did not wait for A's sync"
     a.resume()
     a.result()
+    b.resume()
     b.result()
     assert b.call("durable") == 2
 

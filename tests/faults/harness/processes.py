@@ -21,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 DEADLINE_S = 30.0
+ATTEMPTS = 20  # more than a process makes at a lock before it sleeps
 SANITIZED = "EMBEDLOG_SANITIZE" in os.environ  # `make test-sanitize`: limits of memory and fatal signals are ASan's own there
 
 
@@ -142,6 +143,15 @@ class Victim:
         """Switch rules off, if there are any to switch off."""
         if names := tuple(names):
             self.call("mutants", *names)
+
+    def arm_refused(self, lock: str) -> None:
+        """Freeze when it has tried a lock in vain many times; `is_refused` waits for that."""
+        self.arm(["lock"], "stop_before", name=lock, nth=ATTEMPTS)
+
+    def is_refused(self, deadline_s: float = DEADLINE_S) -> bool:
+        """Whether its task waits for the lock, in contrast to one that ends. A process that waits goes on when it is resumed."""
+        until(lambda: self.note_waiting() or state_of(self.pid) == "T", f"process {self.pid} to wait or to end", deadline_s)
+        return not self.note_waiting()
 
     def wait_stopped(self, deadline_s: float = DEADLINE_S) -> None:
         until(lambda: state_of(self.pid) in ("T", ""), f"process {self.pid} to stop at its hook", deadline_s)

@@ -42,15 +42,10 @@ class Play:
 
     def enter(self, **options: Any) -> Victim:
         """One more process opens the directory. It has no housekeeper unless requested: the steps decide what happens."""
-        victim = self.start_entering(**options)
-        victim.result()
-        return victim
-
-    def start_entering(self, **options: Any) -> Victim:
         victim = self.nursery.spawn()
         if self.mutants:
             victim.call("mutants", *self.mutants)
-        victim.start("open", str(self.directory), **self.opening(options))
+        victim.call("open", str(self.directory), **self.opening(options))
         return victim
 
     @staticmethod
