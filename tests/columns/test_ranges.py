@@ -6,7 +6,9 @@ The rules are CHUNK-5 and READER-7.
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from tests.support.transactional_producers import begun
 
 LOG_NAME = f"{0:020d}.log"
 INDEX_NAME = f"{0:020d}.index"
+READ_BYTES = 3_000
+EPOCH_AT = 15  # the last byte of the epoch in a batch header, which the checksum does not cover
 
 
 @pytest.fixture(autouse=True)
@@ -139,32 +143,56 @@ def test_a_divided_scan_passes_over_removed_records(tmp_path: Path, rng: random.
         assert sum(compare(log, window, 700) for window in windows(rng, log)) > 0
 
 
-@pytest.mark.parametrize("what", ["log", "index"])
-def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: random.Random, what: str) -> None:
-    """A damaged index costs time only. Of a damaged log each scan returns the records before the damage.
+def batches_of(data: bytes) -> dict[int, int]:
+    """The base offset of each batch of a log file, by position."""
+    found, position = {}, 0
+    while position < len(data):
+        base, size = struct.unpack_from(">qi", data, position)
+        found[position] = base
+        position += 12 + size
+    return found
 
-    A header that only the digest contradicts fails the read that ends at the digest, with all of its records. Without an entry of
-    the index a range is one read, so there fewer records come before the error.
+
+@pytest.mark.parametrize("what", ["log", "epochs", "index"])
+def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: random.Random, what: str) -> None:
+    """A damaged index costs time only. Of a damaged log each scan returns all records before the damage that a digest proves.
+
+    Digests are at the entries of the index. A header that only the digest contradicts, such as an epoch, fails the read that ends
+    at the digest, with all of its records. The reads before that one are complete; a range is one or more of them.
+    A log that is damaged after the last entry cannot be loaded.
     """
     with opened(tmp_path, **{"index.interval.bytes": 300}) as log:
         append(log, rng, 400)
-    path = tmp_path / "log" / "t-0" / (LOG_NAME if what == "log" else INDEX_NAME)
-    good, failures = path.read_bytes(), 0
+        every = list(log.scan("t").records())
+    partition = tmp_path / "log" / "t-0"
+    path, failures = partition / (INDEX_NAME if what == "index" else LOG_NAME), 0
+    good, batches = path.read_bytes(), batches_of((partition / LOG_NAME).read_bytes())
+    points = [0, *(position for _, position in struct.iter_unpack(">ii", (partition / INDEX_NAME).read_bytes()))]
+    largest = max(after - before for before, after in pairwise(batches))
     for _ in range(25):
         data = bytearray(good)
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        at = rng.choice(list(batches)) + EPOCH_AT if what == "epochs" else rng.randrange(len(data))
+        data[at] ^= 1 << rng.randrange(8)
         path.write_bytes(data)
         with embedlog.open(tmp_path / "log", read_only=True) as log:
             window = Window(0, 400)
-            ordered = source(log, window, 3_000)
+            ordered = source(log, window, READ_BYTES)
             expected, error = outcome(ordered, ordered.pieces())
-            failures += bool(error)
-            divided = source(log, window, 3_000)
-            found, other = outcome(divided, decodings(divided, []))
-        assert found == (expected[: len(found)] if "batch headers" in error else expected)
+            divided, ranges = source(log, window, READ_BYTES), list[Range]()
+            found, other = outcome(divided, decodings(divided, ranges))
+        failures += bool(error)
         assert bool(other) == bool(error)
+        assert (expected, found) == (every[: len(expected)], every[: len(found)])
+        proven = max(each for each in points if each <= max(each for each in batches if each <= at)) if error else 0
+        most = 0 if proven == points[-1] else batches[proven] if error else len(every)
+        if "batch headers" in error:
+            earlier = [base for position, base in batches.items() if position <= proven - READ_BYTES - largest]
+            assert max(earlier, default=0) <= len(expected) <= most
+            assert (ranges[-1].window.start_offset if ranges else 0) <= len(found) <= most
+        else:
+            assert len(expected) == len(found) == most
     path.write_bytes(good)
-    assert (failures > 0) == (what == "log")
+    assert (failures > 0) == (what != "index")
 
 
 def test_a_read_from_the_offset_after_an_index_entry_begins_at_the_next_entry(tmp_path: Path, rng: random.Random) -> None:
