@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from embedlog.aio.producer import AsyncProducer
     from embedlog.columns.scan import Scan
     from embedlog.columns.scan_bounds import OffsetBound
-    from embedlog.config.client import ConsumerConfig, Deserializer, K, Serializer, V
+    from embedlog.config.client import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
     from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions
     from embedlog.consumer.consumer import Consumer
     from embedlog.integrity.report import CheckReport
@@ -134,13 +134,12 @@ class Log(Administration, ReplicaAdministration):
     def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer[Any, Any]:
         """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a mapping, keywords have underscores.
 
-        Raises ConfigError, ReadOnlyError, ClosedError.
+        Raises ConfigError, ReadOnlyError, ClosedError, and MissingExtraError if `compression.type` is snappy without its package.
         """
-        from embedlog.config.client import ProducerConfig
         from embedlog.producer.producer import Producer
 
         self._engine.check_writable()
-        made: Producer[Any, Any] = Producer(self._engine, parse(ProducerConfig, config, **options))
+        made: Producer[Any, Any] = Producer(self._engine, _producer_config(config, options))
         self._engine.children.add(made)
         return made
 
@@ -202,12 +201,11 @@ class Log(Administration, ReplicaAdministration):
     ) -> AsyncProducer[Any, Any]: ...
     # fmt: on
     def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer[Any, Any]:
-        """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
+        """The producer for asyncio, to be used in `async with`. Raises as `producer` does."""
         from embedlog.aio.producer import AsyncProducer
-        from embedlog.config.client import ProducerConfig
 
         self._engine.check_open()
-        return AsyncProducer(self._engine, parse(ProducerConfig, config, **options))
+        return AsyncProducer(self._engine, _producer_config(config, options))
 
     # fmt: off
     @overload
@@ -378,6 +376,15 @@ def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
                 f"topics are separate arguments, not in a {type(each).__name__}: consumer('a', 'b'), consumer(*names)"
             )
     return topics
+
+
+def _producer_config(config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ProducerConfig:
+    from embedlog.config.client import ProducerConfig
+    from embedlog.format import compression
+
+    parsed = parse(ProducerConfig, config, **options)
+    compression.check_installed(parsed.compression_type)
+    return parsed
 
 
 def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ConsumerConfig:

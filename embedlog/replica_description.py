@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from embedlog.display.tables import counted, counted_partitions, line, table
+from embedlog.display.tables import counted, counted_partitions, line, table, time
 
 __all__ = [
     "DecisionDescription",
@@ -248,7 +247,7 @@ _DECISION_HEAD: Final = ("offset", "term", "time", "changes")
 
 
 def _directory_row(each: DirectoryDescription) -> list[str]:
-    since = "" if each.since_ms is None else _time(each.since_ms)
+    since = "" if each.since_ms is None else _second(each.since_ms)
     texts = (str(each.node), each.state, each.path, each.rack or "", str(each.leads), str(each.holds), since, each.reason or "")
     return [line(text) for text in texts]
 
@@ -275,7 +274,7 @@ def _partition_rows(each: ReplicatedPartitionDescription) -> list[list[str]]:
 def _decision_row(each: DecisionDescription) -> list[str]:
     more = len(each.changes) - CHANGES_SHOWN
     text = "; ".join(each.changes[:CHANGES_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-    return [str(each.offset), str(each.term), _time(each.timestamp_ms), line(text)]
+    return [str(each.offset), str(each.term), _second(each.timestamp_ms), line(text)]
 
 
 def _text(head: Sequence[str], rows: list[list[str]]) -> str:
@@ -300,9 +299,5 @@ def _number(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
-def _time(time_ms: int) -> str:
-    """The time in UTC; the number if no date has it."""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        return str(time_ms)
+def _second(time_ms: int) -> str:
+    return time(time_ms).partition(".")[0]

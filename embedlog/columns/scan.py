@@ -233,14 +233,17 @@ class Scan:
         return Search(self.topic, self._source, pattern, columns, invert)
 
     def _repr_html_(self) -> str:
-        fields = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
+        head = ("partition", "offset", "time (UTC)", "key", "value", "headers")
         try:
             found = self.head(SHOWN + 1)
         except EmbedlogError as error:  # a closed log, removed records, damage: its text is shown, not a traceback of this method
             return tables.table(f"scan of {self.topic}: {tables.shown(error)}", (), [])
         more = "" if len(found) <= SHOWN else f", the first {SHOWN} records"
-        rows = [[getattr(each, name) for name in fields] for each in found[:SHOWN]]
-        return tables.shortened(f"scan of {self.topic}{more}", fields, rows)
+        rows = [
+            (each.partition, each.offset, tables.time(each.timestamp_ms), each.key, each.value, each.headers)
+            for each in found[:SHOWN]
+        ]
+        return tables.shortened(f"scan of {self.topic}{more}", head, rows)
 
     # ---- pyarrow ----
 

@@ -31,6 +31,18 @@ def _decoded(data: bytes) -> str:
         return f"0x{data[:CELL_MAX].hex()}"
 
 
+def time(time_ms: int) -> str:
+    """A time in UTC; the number if it is -1, which means none, or if no date has it."""
+    from datetime import UTC, datetime  # late, as below
+
+    if time_ms != -1:
+        try:
+            return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03}"
+        except (OverflowError, ValueError, OSError):
+            pass
+    return str(time_ms)
+
+
 def counted(count: int, noun: str) -> str:
     """A count with its noun."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -61,6 +73,9 @@ def shortened(title: str, head: Sequence[str], rows: Sequence[Sequence[object]])
 
 
 def record(fields: Mapping[str, object]) -> str:
-    """An HTML table of the fields of one record."""
+    """An HTML table of the fields of one record. The time is also shown as a date."""
     title = f"record {fields['offset']} of {fields['topic']}-{fields['partition']}"
-    return shortened(title, ("field", "value"), list(fields.items()))
+    shown_fields, time_ms = dict(fields), fields["timestamp_ms"]
+    if isinstance(time_ms, int) and (date := time(time_ms)) != str(time_ms):
+        shown_fields["timestamp_ms"] = f"{time_ms} ({date} UTC)"
+    return shortened(title, ("field", "value"), list(shown_fields.items()))

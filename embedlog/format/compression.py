@@ -48,6 +48,12 @@ Result = TypeVar("Result")
 # ---- compress ------------------------------------------------------------------------------------
 
 
+def check_installed(name: str) -> None:
+    """Raises MissingExtraError for a codec whose package is not installed."""
+    if name == "snappy":
+        snappy.package()
+
+
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
     """`data` as one records section of this codec; `level` None is Kafka's default.
 

@@ -15,7 +15,8 @@ HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and
 BLOCK_BYTES = 32 << 10  # of uncompressed bytes, as in Xerial's library
 
 
-def _library() -> Any:
+def package() -> Any:
+    """The package that compresses blocks. Raises MissingExtraError."""
     try:
         import cramjam
     except ImportError as error:
@@ -25,7 +26,7 @@ def _library() -> Any:
 
 def compress(data: Any) -> bytes:
     """One Xerial stream."""
-    blocks, view = _library().snappy, memoryview(data).cast("B")
+    blocks, view = package().snappy, memoryview(data).cast("B")
     pieces = [HEADER]
     for start in range(0, len(view), BLOCK_BYTES):
         block = bytes(blocks.compress_raw(view[start : start + BLOCK_BYTES]))
@@ -35,7 +36,7 @@ def compress(data: Any) -> bytes:
 
 def decompress(data: Any, limit: int) -> bytes | None:
     """The bytes of a Xerial stream or of one raw block, None for more than `limit`. Raises CorruptRecordError."""
-    library, view = _library(), memoryview(data).cast("B")
+    library, view = package(), memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
         return _block(library, view, limit)
     if len(view) < len(HEADER):

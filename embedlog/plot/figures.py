@@ -25,9 +25,14 @@ def lag(history: History, axes: Axes | None = None) -> Axes:
     return _drawn(history.lags(), "lag of groups", "records", axes)
 
 
-def throughput(history: History, axes: Axes | None = None) -> Axes:
-    """Draw the records per second that all processes appended to each topic. Raises MissingExtraError without matplotlib."""
-    return _drawn(history.rates(), "throughput of topics", "records per second", axes)
+def throughput(history: History, axes: Axes | None = None, *, include_internal: bool = False) -> Axes:
+    """Draw the records per second that all processes appended to each topic; internal topics only if requested.
+
+    Raises MissingExtraError without matplotlib.
+    """
+    hidden = frozenset() if include_internal else history.internal()
+    rates = {topic: line for topic, line in history.rates().items() if topic not in hidden}
+    return _drawn(rates, "throughput of topics", "records per second", axes)
 
 
 def _drawn(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit: str, axes: Axes | None) -> Axes:

@@ -20,14 +20,16 @@ class Measured(Protocol):
     """A log."""
 
     def metrics(self) -> dict[str, Any]: ...
+    def topics(self, include_internal: bool = False) -> list[str]: ...
 
 
 class Observation(NamedTuple):
-    """The end offsets of a topic, summed over its partitions, and the lags of groups, at one time."""
+    """The end offsets of topics, summed over their partitions, and the lags of groups, at one time; the internal topics."""
 
     time_s: float
     ends: Mapping[str, int]
     lags: Mapping[str, int]
+    internal: frozenset[str] = frozenset()
 
 
 class History:
@@ -61,6 +63,7 @@ class History:
             self._clock_s(),
             {topic: end for topic, end in ends.items() if end is not None},
             {group: each["records-lag"] for group, each in known["groups"].items()},
+            frozenset(self._log.topics(include_internal=True)).difference(self._log.topics()),
         )
         self._found.append(made)
         return made
@@ -69,6 +72,10 @@ class History:
     def observations(self) -> list[Observation]:
         """The observations in the order of time."""
         return list(self._found)
+
+    def internal(self) -> frozenset[str]:
+        """The names of the observed internal topics (`__consumer_offsets`, …)."""
+        return frozenset().union(*(each.internal for each in self._found))
 
     def lags(self) -> dict[str, list[tuple[float, float]]]:
         """The lag of each group in records, by time; NaN while it is not known."""

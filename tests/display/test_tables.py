@@ -37,8 +37,12 @@ def test_a_log_and_its_topics_are_tables(tmp_path: Path) -> None:
         topic = log.describe_topic("orders")._repr_html_()
         assert "topic orders; retention.ms=5" in topic
         assert "<td>0</td><td>0</td><td>2</td>" in topic
+        with log.producer() as producer:
+            producer.send("orders", b"dated", timestamp_ms=1_700_000_000_123)
         scan = log.scan("orders")._repr_html_()
         assert scan.count("&lt;script&gt;") == 3
+        assert "<th>time (UTC)</th>" in scan
+        assert "<td>2023-11-14 22:13:20.123</td><td>null</td><td>dated</td>" in scan
         assert "<script" not in scan
         scan = log.scan("orders")
     assert " closed" in log._repr_html_()
@@ -86,6 +90,7 @@ def test_a_record_is_a_dict_and_a_table() -> None:
     assert embedlog.Record(**fields) == made
     assert all(fields[name] == getattr(made, name) for name in fields)
     shown = made._repr_html_()
+    assert "<td>timestamp_ms</td><td>3 (1970-01-01 00:00:00.003 UTC)</td>" in shown
     assert "<caption>record 2 of t-1</caption>" in shown
     assert "<td>key</td><td>null</td>" in shown
     assert "<td>value</td><td>&lt;script&gt;" in shown
@@ -138,3 +143,16 @@ def test_descriptions_have_a_short_repr(tmp_path: Path) -> None:
         assert repr(log.check()).startswith("<embedlog.CheckReport: 8 partitions and 50 of internal topics, 58 segments, ")
     group = GroupDescription("g", "Empty", partitions=(GroupPartition("t", 1, OffsetAndMetadata(2), 5),))
     assert repr(group) == "<embedlog.GroupDescription 'g': Empty, 0 members, 1 partition, lag 3>"
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (-1, "-1"), (0, "1970-01-01 00:00:00.000"), (-2, "1969-12-31 23:59:59.998"),
+        (1_700_000_000_123, "2023-11-14 22:13:20.123"), (2**62, str(2**62)), (-(2**63), str(-(2**63))),
+    ],
+)  # fmt: skip
+def test_a_time_is_a_date_if_there_is_one(time_ms: int, text: str) -> None:
+    assert tables.time(time_ms) == text
+    shown = embedlog.Record("t", 0, 0, time_ms, 0, None, None)._repr_html_()
+    assert f"<td>timestamp_ms</td><td>{time_ms}{f' ({text} UTC)' if text != str(time_ms) else ''}</td>" in shown

@@ -22,6 +22,9 @@ class Reports:
     def __init__(self, *reports: tuple[dict[tuple[str, int], int | None], dict[str, int]]) -> None:
         self._reports = iter(reports)
 
+    def topics(self, include_internal: bool = False) -> list[str]:
+        return []
+
     def metrics(self) -> dict[str, Any]:
         ends, lags = next(self._reports)
         return {
@@ -79,7 +82,10 @@ def test_plots_have_the_values_of_a_log(tmp_path: Path) -> None:
     assert axes.get_legend_handles_labels()[1] == ["\u200b_g\\$x\\$\\n"]
     assert repr(history) == "<embedlog.plot.History: 2 observations in 2.0 s>"
     lines = {each.get_label(): each for each in plot.throughput(history).lines}
-    assert list(lines["orders"].get_ydata()) == [5.0]
+    assert {name: list(line.get_ydata()) for name, line in lines.items()} == {"orders": [5.0]}
+    assert history.internal() == {"__consumer_offsets"}
+    with_internal = plot.throughput(history, include_internal=True).lines
+    assert [each.get_label() for each in with_internal] == ["\u200b__consumer_offsets", "orders"]
 
 
 @pytest.mark.slow

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -320,3 +323,21 @@ def test_an_unforeseen_error_reaches_the_futures_and_the_log(
         assert isinstance(producer.send("one", b"v").exception(10), ZeroDivisionError)
         assert isinstance(producer.send_batch("one", [b"v"]).exception(10), ZeroDivisionError)
     assert "unexpected failure of a write" in caplog.text
+
+
+async def made_for_asyncio(log: embedlog.Log) -> object:
+    return log.async_producer(compression_type="snappy")
+
+
+def test_a_producer_that_needs_an_absent_package_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    with embedlog.open(tmp_path / "snappy", config={"housekeeping": False}) as log:
+        for make in (
+            lambda: log.producer(compression_type="snappy"),
+            lambda: log.producer({"compression.type": "snappy"}),
+            lambda: asyncio.run(made_for_asyncio(log)),
+        ):
+            with pytest.raises(embedlog.MissingExtraError, match=r'snappy needs cramjam: pip install "embedlog\[snappy\]"'):
+                make()
+        for codec in ("none", "gzip", "lz4", "zstd"):
+            log.producer(compression_type=codec).close()
