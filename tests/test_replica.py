@@ -13,6 +13,7 @@ import pytest
 import embedlog
 from embedlog.errors import StorageError
 from embedlog.partition.log_context import AppendProgress
+from embedlog.replica_set.decisions import proposals
 from embedlog.replication.events import Refusal
 from embedlog.storage import file_names
 from tests.support.transactional_producers import TOPIC, begun, committed
@@ -356,7 +357,7 @@ def test_one_election_replaces_all_leaders_that_were_in_a_lost_directory(tmp_pat
         assert values(log) == [b"after"] * 3 + [b"before"] * 9
 
 
-def test_an_election_is_made_alone_if_the_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_election_is_made_without_those_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
         created(log, partitions=6)
         decisions = log._engine.set.decisions
@@ -364,16 +365,19 @@ def test_an_election_is_made_alone_if_the_others_are_refused(tmp_path: Path, mon
             for number in range(6):
                 producer.send("t", b"before", partition=number).result(20)
             lost = sorted(each.number for each in decisions.hint().partitions.values() if each.leader == 1)
+            assert len(lost) == 2
             (tmp_path / "d1").rename(tmp_path / "removed")
-            propose, sizes = decisions.propose, []
+            decide, asked = proposals.decide, []
 
-            def refused(steps, deadline_ns=None, *, reason=""):  # type: ignore[no-untyped-def]
-                sizes.append(len(steps))
-                return propose(steps, deadline_ns, reason=reason) if len(steps) == 1 else Refusal.INVALID_UPDATE_VERSION
+            def refused(state, event):  # type: ignore[no-untyped-def]
+                asked.append(event.place[1])
+                return Refusal.INVALID_UPDATE_VERSION if asked == lost else decide(state, event)
 
-            monkeypatch.setattr(decisions, "propose", refused)
+            monkeypatch.setattr(proposals, "decide", refused)
             producer.send("t", b"after", partition=lost[0]).result(20)
-            assert sizes[:2] == [2, 1]
+            assert asked[:2] == lost
+            found = {each.number: each.leader for each in decisions.hint().partitions.values()}
+            assert [found[number] == 1 for number in lost] == [False, True]
         assert len(values(log)) == 7
 
 

@@ -53,6 +53,7 @@ __all__ = [
     "fault_off",
     "fault_trace",
     "ffi",
+    "kernel_ms",
     "filesystem",
     "freeze_wall",
     "guard",
@@ -282,6 +283,11 @@ def boot_ns() -> int:
 def wall_ms() -> int:
     """The clock of timestamps and retention."""
     return int(lib.el_wall_ms())
+
+
+def kernel_ms() -> int:
+    """The clock of the times of files: as `wall_ms`, but no test moves it."""
+    return int(lib.el_kernel_ms())
 
 
 # ---- locks ----------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog._classes import NamedTuple
 from embedlog._native.calls import errno_of, ffi, lib
-from embedlog._native.system import Ending, Page, Published, Writer
+from embedlog._native.system import TUPLE_FIELDS, Ending, Page, Published, Writer, as_published
 from embedlog.errors import StorageError
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ ROLE_NONE, ROLE_LEADER, ROLE_FOLLOWER = range(3)
 FENCED, NOT_NEXT, NEW_EPOCH, UNCOMMITTED, OTHER_ISR = range(20, 25)
 NODES_MAX: Final = 64  # bits of an ISR
 
-_FIELDS: Final = struct.Struct("=5q2Q4i")  # el_replica
-assert _FIELDS.size == ffi.sizeof("el_replica")
-_PUBLISHED_FIELDS: Final = struct.Struct("=16qQi5IQ")
+_BOTH: Final = struct.Struct(TUPLE_FIELDS + "5q2Q4i")  # el_tuple, then el_replica
+assert _BOTH.size == ffi.sizeof("el_tuple") + ffi.sizeof("el_replica")
+_PUBLISHED_COUNT: Final = len(Published._fields)
 
 
 class Replica(NamedTuple):
@@ -45,6 +46,9 @@ class Replica(NamedTuple):
     min_in_sync: int = 1
 
 
+_as_replica: Final[Callable[[tuple[int, ...]], Replica]] = partial(tuple.__new__, Replica)
+
+
 class Leading(NamedTuple):
     """A leader as the source of batches: see `el_leading` in api/replica.h."""
 
@@ -56,11 +60,20 @@ class Leading(NamedTuple):
 
 def read(page: Page) -> tuple[Published, Replica] | None:
     """The published tuple and the replica state of one publication; None if the page is not readable."""
-    tuple_buffer, replica_buffer = ffi.new("el_tuple *"), ffi.new("el_replica *")
-    if lib.el_page_read_replica(page.raw, tuple_buffer, replica_buffer) < 0:
+    found = getattr(page.local, "both", None)
+    if found is None:
+        found = page.local.both = _buffers()
+    raw, tuple_at, replica_at = found
+    if lib.el_page_read_replica(page.raw, tuple_at, replica_at) < 0:
         return None
-    published = Published._make(_PUBLISHED_FIELDS.unpack(ffi.buffer(tuple_buffer)))
-    return published, Replica._make(_FIELDS.unpack(ffi.buffer(replica_buffer)))
+    fields = _BOTH.unpack(raw)  # in one step: a signal handler that reads this page may run before it
+    return as_published(fields[:_PUBLISHED_COUNT]), _as_replica(fields[_PUBLISHED_COUNT:])
+
+
+def _buffers() -> tuple[Any, Any, Any]:
+    """A buffer for both, and where each of them is."""
+    block = ffi.new("uint8_t[]", _BOTH.size)
+    return ffi.buffer(block), ffi.cast("el_tuple *", block), ffi.cast("el_replica *", block + ffi.sizeof("el_tuple"))
 
 
 def publish(page: Page, published: Published, replica: Replica, directory: Page | None) -> None:

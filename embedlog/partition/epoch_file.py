@@ -3,6 +3,8 @@
 EPOCHFILE-1  `compared` has entries that agree with the batches (LOGEPOCHS-6): all that are written, and those that were compared
 EPOCHFILE-2  a staged file is a synced temporary. It is put in place if its entries are the ones to be written; any other write
     removes it. It shortens the time under the append lock, and nothing depends on it
+EPOCHFILE-3  a file is not read again while its facts are those of the last read, if its times were older than `SETTLED_MS` then.
+    A change in the same tick of the kernel's clock leaves the times, and another file can get the same inode
 """
 
 from __future__ import annotations
@@ -10,25 +12,40 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
+from typing import Final
 
 from embedlog._classes import NamedTuple
+from embedlog._native import system
 from embedlog.errors import StorageError
 from embedlog.storage import checkpoints, files
 from embedlog.storage.checkpoints import EpochCache, StagedEpochs
+
+SETTLED_MS: Final = 1000  # many ticks of a clock of files
 
 
 class EpochFile:
     """Threads: any; `write` REQUIRES the append lock."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        self.path, self._mode = path, mode
+        self.path, self._mode, self._name = path, mode, str(path)
         self.compared: list[tuple[int, int]] | None = None
+        self._read: tuple[system.Facts | None, list[tuple[int, int]]] = (None, [])  # facts of the file, and what it contained
         self._staged: StagedEpochs | None = None
         self._mutex = threading.Lock()
 
+    def read(self) -> EpochCache:
+        """As `checkpoints.read_epochs`, but an unchanged file is not read again (EPOCHFILE-3). Raises its errors."""
+        facts, (known, entries) = files.facts_of(self._name), self._read
+        if facts is not None and facts == known:
+            return EpochCache(entries)
+        found = checkpoints.read_epochs(self._name)
+        settled = facts is not None and max(facts.modified_ns, facts.changed_ns) // 1_000_000 < system.kernel_ms() - SETTLED_MS
+        self._read = (facts if settled else None, list(found.entries))
+        return found
+
     def stage(self, epochs: EpochCache) -> Staging:
         """Write these epochs as a temporary, which is kept when it is on disk (EPOCHFILE-2)."""
-        return Staging(self, *checkpoints.stage_epochs(self.path, epochs, self._mode))
+        return Staging(self, *checkpoints.stage_epochs(self._name, epochs, self._mode))
 
     def keep(self, staged: StagedEpochs | None) -> None:
         """Keep a synced file for the next `write`; one that was kept before is removed."""
@@ -48,13 +65,11 @@ class EpochFile:
         """Replace the file by epochs that agree with the batches; it is on disk when this returns."""
         with self._mutex:
             staged = self._staged
-            fits = staged is not None and staged.entries == epochs.entries and files.exists(staged.temporary)
+            fits = staged is not None and staged.entries == epochs.entries
             self._staged = None if fits else staged
-        if staged is not None and fits:
-            files.put_in_place(staged.temporary, self.path)
-        else:
+        if staged is None or not fits or not files.put_in_place(staged.temporary, self._name):
             self.keep(None)
-            checkpoints.write_epochs(self.path, epochs, self._mode)
+            checkpoints.write_epochs(self._name, epochs, self._mode)
         self.compared = list(epochs.entries)
 
 

@@ -49,7 +49,14 @@ def _append_checked(
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()
-        code = writer.held(progress.run.buffer, progress.start, progress.table_left)
+        arguments = progress.run.buffer, progress.start, progress.table_left
+        code = writer.held(*arguments)
+        if code == system.MUST_REOPEN:  # as for the first append to a partition: here, the checks need not be repeated
+            try:
+                lock.settle_held(code)
+            except EmbedlogError as problem:  # nothing was written: the lock is left in order
+                return problem, code
+            code = writer.held(*arguments)
         if code == system.MUST_REPAIR:
             raise _Undone
         if code == system.APPENDED:

@@ -47,13 +47,17 @@ class LockedPartition:
         """Permissions of new files."""
         return self.state.context.mode
 
-    @property
-    def replica(self) -> Replica:
-        """The replica state that is published now. Raises StorageError if the control page is damaged."""
+    def read_page(self) -> tuple[Published, Replica]:
+        """The tuple and the replica state that are published now. Raises StorageError if the control page is damaged."""
         found = replication.read(self.state.page)
         if found is None:
             raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
-        return found[1]
+        return found
+
+    @property
+    def replica(self) -> Replica:
+        """As `read_page`, without the tuple."""
+        return self.read_page()[1]
 
     def publish(self, after: Published, replica: Replica | None = None) -> None:
         """Publish a tuple of the same files; without `replica` the replica state is kept."""
@@ -69,13 +73,12 @@ class LockedPartition:
 
     def epochs(self, after: Published | None = None) -> EpochCache:
         """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1). `after`: a tuple that is published next."""
-        now, state = after or self.state.read_page(), self.state
-        found, made = log_epochs.read_or_make(
-            self.path, now, self.replica, compare=state.context.in_set, compared=state.epoch_file.compared
-        )
+        state, (now, replica) = self.state, self.read_page()
+        file, in_set = state.epoch_file, state.context.in_set
+        found, made = log_epochs.read_or_make(self.path, after or now, replica, compare=in_set, file=file)
         if made:
             self.write_epochs(found)
-        state.epoch_file.compared = list(found.entries)
+        file.compared = list(found.entries)
         return found
 
     def epochs_of_log(self, found: EpochCache) -> EpochCache:

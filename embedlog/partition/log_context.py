@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from embedlog._callbacks import Work
 from embedlog._classes import NamedTuple, made, structure
@@ -209,30 +209,36 @@ class Holder(Protocol):
         """A number that changes with each append by this process. Reading it costs less than a page."""
 
 
+SPARE_SHARE: Final = 8  # of the limit of holders: so many are released together, for a search reads the uses of all
+
+
 class KeptDescriptors:
     """Bounds the holders of descriptors of one kind: beyond the limit the longest idle ones are released. Threads: any."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self._limit, self._spare = limit, limit // SPARE_SHARE
         self._mutex = threading.Lock()
         self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()  # with the count of uses at the last check
+        self._unchecked = 0  # opened since the last check
 
     def opened(self, holder: Holder) -> None:
         with self._mutex:
             self._open[id(holder)] = (holder, holder.use_count())
-            idle = self._idle(holder)
+            self._unchecked += 1
+            idle = self._idle(holder) if len(self._open) > self._limit or self._unchecked > self._spare else ()
         for each in idle:
             if each.release():
                 self.closed(each)
 
-    def _idle(self, holder: Holder) -> list[Holder]:
-        """The longest unused beyond the limit. A caller may append without `used`: the count of uses has moved then."""
+    def _idle(self, holder: Holder) -> Sequence[Holder]:
+        """The longest unused beyond the limit, and the spare ones. An append without `used` has moved the count of uses."""
+        self._unchecked = 0
         for key, (each, count) in list(self._open.items()):
             if (now := each.use_count()) != count:
                 self._open[key] = (each, now)
                 self._open.move_to_end(key)
-        others = [each for each, _ in self._open.values() if each is not holder]
-        return others[: max(0, len(self._open) - self._limit)]
+        excess = len(self._open) - self._limit
+        return [each for each, _ in self._open.values() if each is not holder][: excess + self._spare] if excess > 0 else ()
 
     def release_all(self, wait_s: float) -> bool:
         """Release every holder; False if one was in use for longer than the wait."""

@@ -44,7 +44,8 @@ from embedlog.replication.records import NO_LEADER, Partition
 from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
+    from embedlog.replica_set.decisions.decision_log import DecisionLog
+    from embedlog.replica_set.decisions.proposals import MakeEvent
     from embedlog.replica_set.set_directory import SetDirectory
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replica_set.set_topics import SetTopics

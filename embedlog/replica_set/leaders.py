@@ -34,7 +34,6 @@ from embedlog.replica_set.evictions import Evictions
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, PartitionDirectories
 from embedlog.replica_set.staged_epochs import StagedEpochs
-from embedlog.replication.decide import decide
 from embedlog.replication.events import Elect, Election, Found, Place, RaiseEpoch, Refusal, Seen
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
@@ -95,11 +94,11 @@ class Leaders(PartitionDirectories):
         """
         reason = ""
         while True:
-            version = self._directories.version()
-            decided = self._decided(self._decisions.hint())
+            version, state = self._directories.version(), self._decisions.hint()
+            decided = self._decided(state)
             if self._directories.read_only:
                 return self._readable(decided)
-            found = self._led(decided, deadline_ns)
+            found = self._led(state, deadline_ns)
             if found is not None and found.epoch >= lowest:
                 self._unled_ns = 0
                 return found
@@ -141,15 +140,16 @@ class Leaders(PartitionDirectories):
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
         with suppress(EmbedlogError):
-            self._led(self._decided(self._decisions.hint()), deadline_ns)
+            self._led(self._decisions.hint(), deadline_ns)
 
     def _is_present(self, decided: Decided) -> bool:
         """Whether the decided leader's directory is usable in the incarnation of its election."""
         member = None if decided.leader == NO_LEADER else self.usable(decided.leader)
         return member is not None and member.incarnation == decided.leader_incarnation
 
-    def _led(self, decided: Decided, deadline_ns: int) -> Leader | None:
-        """The decided leader, with the decision installed; None if there is none, or if its directory fails."""
+    def _led(self, state: State, deadline_ns: int) -> Leader | None:
+        """The leader in this state, with the decision installed; None if there is none, or if its directory fails."""
+        decided = self._decided(state)
         member = self.usable(decided.leader)
         if member is None:
             return None
@@ -165,17 +165,17 @@ class Leaders(PartitionDirectories):
                 return None
             staged, self._staged = self._staged, None
             if staged is not None:
-                staged.prepare(self)
-            return self._install(decided, deadline_ns)
+                staged.prepare(self, state)
+            return self._install(state, deadline_ns)
         except EmbedlogError as problem:
             self.blame(problem)
             return None
 
-    def _install(self, decided: Decided, deadline_ns: int) -> Leader | None:
-        """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9). `decided` is the one that was read."""
+    def _install(self, read: State, deadline_ns: int) -> Leader | None:
+        """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9). `read` is the state that was read."""
         try:
             state = self._decisions.settled()
-            if not self._has_decision(state, decided):
+            if not self._has_decision(state, read):
                 state = self._decisions.settle(deadline_ns)
         except NotEnoughDirectoriesError as problem:
             return self._install_unsettled(problem, deadline_ns)
@@ -198,10 +198,12 @@ class Leaders(PartitionDirectories):
         self._show(leader, replica.epoch_start, deadline_ns)
         return leader
 
-    def _has_decision(self, state: State, decided: Decided) -> bool:
-        """Whether the state has this decision, with the settings that apply to it now."""
-        found = state.partitions.get(self._place)
-        return found == decided and state.required(decided) == self._decisions.hint().required(decided)
+    def _has_decision(self, state: State, read: State) -> bool:
+        """Whether a state has the decision that was read, with the same settings."""
+        if state is read:
+            return True
+        decided = self._decided(read)
+        return state.partitions.get(self._place) == decided and state.required(decided) == read.required(decided)
 
     def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
         """Without a majority: let the leader that was read serve readers and `acks=1`, and commit nothing (LEADERS-3).
@@ -224,9 +226,9 @@ class Leaders(PartitionDirectories):
         with suppress(LeaderChanged, NotEnoughReplicasError, NotEnoughDirectoriesError):
             self.commit(leader, start, deadline_ns, wait=False)
 
-    def stage_epochs(self) -> Iterator[Staging]:
-        """Write the epochs that the decided leader and its followers will store (STAGEDEPOCHS-1)."""
-        decided = self._decided(self._decisions.hint())
+    def stage_epochs(self, state: State) -> Iterator[Staging]:
+        """Write the epochs that the leader in this state and its followers will store (STAGEDEPOCHS-1)."""
+        decided = self._decided(state)
         for node in decided.isr:
             try:
                 member = self.usable(node)
@@ -251,18 +253,18 @@ class Leaders(PartitionDirectories):
         leader = self._decided(self._decisions.hint()).leader
         why = "there is no leader" if leader == NO_LEADER else f"the leader, node {leader}: {self._reason(leader)}"
         others = self._also_lost()
+        events = [each.election for each in others]
         try:
-            found = self._decisions.propose([each.election for each in (self, *others)], deadline_ns, reason=why)
-            if isinstance(found, Refusal) and others:
-                others, found = [], self._decisions.propose([self.election], deadline_ns, reason=why)
+            found = self._decisions.propose([self.election], deadline_ns, reason=why, others=events, others_max=ELECTIONS_MAX)
         except NotEnoughDirectoriesError as problem:
             self._directories.note_undecided(None, str(problem))
             return str(problem)
         except LockTimeoutError as problem:  # another thread or process decides
             return str(problem)
         if not isinstance(found, Refusal):
-            staged = StagedEpochs((self, *others))
-            for each in (self, *others):
+            elected = (self, *(others[number] for number in found.others))
+            staged = StagedEpochs(elected)
+            for each in elected:
                 each._staged = staged
                 each._elections.setdefault(leader, Limit()).made()
         unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
@@ -342,20 +344,26 @@ class Leaders(PartitionDirectories):
         self._evictions.forget(node)
 
     def _also_lost(self) -> list[Leaders]:
-        """Other partitions in use whose leader was in the same directory as that of this one, and that can have a new one."""
+        """Other partitions in use whose leader was in the same directory as that of this one."""
         state, found = self._decisions.hint(), list[Leaders]()
-        own = state.partitions.get(self._place)
+        own = self._decided(state)
+        self._load(own)
         for each in self.peers():
             decided = state.partitions.get(each._place)
-            if own is None or decided is None or each is self or decided.leader != own.leader or len(found) == ELECTIONS_MAX:
+            if decided is None or each is self or decided.leader != own.leader:
                 continue
-            try:
-                due = not each._is_present(decided) and not each._is_paused(decided.leader)
-                if due and not isinstance(decide(state, each.election(state, 0)), Refusal):
-                    found.append(each)
-            except EmbedlogError as problem:
-                logger.info("%s: no election together with those of other partitions: %s", each.name, problem)
+            if not each._is_present(decided) and not each._is_paused(decided.leader):
+                each._load(decided)
+                found.append(each)
         return found
+
+    def _load(self, decided: Decided) -> None:
+        """Load the replicas that this process has not opened yet: the decision holds locks for which others wait."""
+        for node in decided.replicas:
+            with suppress(EmbedlogError):  # the election meets it again
+                member = self.usable(node)
+                if member is not None and (partition := self._partition(member)).mapped_page is None:
+                    partition.published()
 
     def observed(self, decided: Decided) -> dict[int, Seen]:
         """The replicas that this process reaches."""

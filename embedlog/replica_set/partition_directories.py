@@ -47,6 +47,9 @@ class Outcome(Protocol):
 
     @property
     def state(self) -> State: ...
+    @property
+    def others(self) -> Sequence[int]:
+        """Which of the other events it has."""
 
 
 class Decisions(Protocol):
@@ -61,8 +64,19 @@ class Decisions(Protocol):
     def settled(self) -> State:
         """The state at the last decision or settlement of this process: all of its records count, and later ones may exist."""
 
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Outcome | Refusal:
-        """Decide about events, each derived from the newest state. The reason is for the log."""
+    def propose(
+        self,
+        steps: Sequence[MakeEvent],
+        deadline_ns: int | None = None,
+        *,
+        reason: str = "",
+        others: Sequence[MakeEvent] = (),
+        others_max: int = 0,
+    ) -> Outcome | Refusal:
+        """Decide about events, each derived from the newest state. The reason is for the log.
+
+        Of the `others` at most `others_max` are decided too; one that is refused, or that cannot be derived, is left out.
+        """
 
 
 class PartitionDirectories:

@@ -331,7 +331,7 @@ class PartitionReplicas(Leaders):
     def close(self, deadline_ns: int) -> None:
         """Before the directories are left: the log is committed, and the followers have the high watermark (REPLICA-19)."""
         with suppress(EmbedlogError, LeaderChanged):
-            leader = self._led(self._decided(self._decisions.hint()), deadline_ns)
+            leader = self._led(self._decisions.hint(), deadline_ns)
             if leader is not None:
                 self._commit_rest(leader, deadline_ns, wait=False)
                 self.spread(leader, deadline_ns)

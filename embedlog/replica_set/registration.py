@@ -27,7 +27,8 @@ from embedlog import _logging
 from embedlog._logging import WARNING, logger
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import membership as members
-from embedlog.replica_set.decisions.decision_log import DecisionLog, MakeEvent
+from embedlog.replica_set.decisions.decision_log import DecisionLog
+from embedlog.replica_set.decisions.proposals import MakeEvent
 from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.set_up import is_used, open_locks, renew
 from embedlog.replication.events import Add, Event, Found, HeldTopic, Identity, Observed, Place, Register

@@ -29,7 +29,8 @@ from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSet
 from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
-from embedlog.replica_set.decisions.decision_log import DecisionLog, Proposal
+from embedlog.replica_set.decisions.decision_log import DecisionLog
+from embedlog.replica_set.decisions.proposals import Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas

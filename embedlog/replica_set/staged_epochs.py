@@ -20,6 +20,7 @@ from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
+    from embedlog.replication.state import State
 
 STEP_MAX: Final = 16  # partitions: three replicas have 48 open files
 
@@ -27,8 +28,8 @@ STEP_MAX: Final = 16  # partitions: three replicas have 48 open files
 class Elected(Protocol):
     """A partition with a new leader."""
 
-    def stage_epochs(self) -> Iterable[Staging]:
-        """Write the files of its leader and followers."""
+    def stage_epochs(self, state: State) -> Iterable[Staging]:
+        """Write the files of its leader and followers in this state."""
 
 
 class StagedEpochs:
@@ -39,7 +40,7 @@ class StagedEpochs:
         self._step = 1
         self._mutex = threading.Lock()
 
-    def prepare(self, partition: Elected) -> None:
+    def prepare(self, partition: Elected, state: State) -> None:
         """Prepare a partition that is about to be used, and the ones after it, unless that was done."""
         if not self._mutex.acquire(blocking=False):
             return
@@ -49,17 +50,17 @@ class StagedEpochs:
                 chosen = self._left[at : at + self._step]
                 del self._left[at : at + self._step]
                 self._step = min(2 * self._step, STEP_MAX)
-                _stage(chosen)
+                _stage(chosen, state)
         finally:
             self._mutex.release()
 
 
-def _stage(chosen: Sequence[Elected]) -> None:
+def _stage(chosen: Sequence[Elected], state: State) -> None:
     staged: list[Staging] = []
     synced: list[bool] = []
     try:
         for each in chosen:
-            staged += each.stage_epochs()
+            staged += each.stage_epochs(state)
         synced = files.sync_all([each.fd for each in staged])
     finally:
         for number, one in enumerate(staged):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedlog._classes import NamedTuple
@@ -256,10 +255,10 @@ class StagedEpochs(NamedTuple):
     """A leader-epoch-checkpoint that is on disk, but not in its place."""
 
     entries: list[tuple[int, int]]
-    temporary: Path
+    temporary: str
 
 
-def stage_epochs(path: Path, epochs: EpochCache, mode: int = 0o666) -> tuple[StagedEpochs, int]:
+def stage_epochs(path: str | os.PathLike[str], epochs: EpochCache, mode: int = 0o666) -> tuple[StagedEpochs, int]:
     """Write a leader-epoch-checkpoint as a temporary of `files.stage`; with its descriptor."""
     temporary, fd = files.stage(path, _encode_epochs(epochs), mode)
     return StagedEpochs(list(epochs.entries), temporary), fd

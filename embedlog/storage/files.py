@@ -314,8 +314,8 @@ def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> byt
         raise
 
 
-def _temporary_of(target: Path) -> Path:
-    return target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
+def _temporary_of(target: str) -> str:
+    return f"{target}.{os.urandom(8).hex()}{TEMPORARY}"
 
 
 def write_atomically(
@@ -331,7 +331,7 @@ def write_atomically(
     The directories `beside` are on disk before the rename: they are synced at the same time as the temporary. With `named` false
     the caller syncs the directory. One writer at a time: the caller holds a lock that covers the file.
     """
-    target = Path(path)
+    target = os.fspath(path)
     temporary = _temporary_of(target)
     with opened(temporary, EXCLUSIVE, mode) as fd:
         try:
@@ -343,10 +343,10 @@ def write_atomically(
                 unlink(temporary, missing_ok=True)
             raise
     if named:
-        sync_directory(target.parent)
+        sync_directory(os.path.dirname(target) or os.curdir)
 
 
-def _sync_together(fd: int, path: Path, directories: Sequence[str | os.PathLike[str]]) -> None:
+def _sync_together(fd: int, path: str, directories: Sequence[str | os.PathLike[str]]) -> None:
     """Sync a file and directories at the same time: a disk commits concurrent syncs together."""
     if not directories:
         sync(fd, path)
@@ -357,12 +357,12 @@ def _sync_together(fd: int, path: Path, directories: Sequence[str | os.PathLike[
             checked(code, synced, "fsync")
 
 
-def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple[Path, int]:
+def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple[str, int]:
     """The first part of `write_atomically`: a temporary beside the file, and its descriptor, which the caller syncs and closes.
 
     A temporary that is not needed must be removed. `put_in_place` is the other part.
     """
-    temporary = _temporary_of(Path(path))
+    temporary = _temporary_of(os.fspath(path))
     fd = open_file(temporary, EXCLUSIVE, mode)
     try:
         write_all(fd, data, 0, temporary)
@@ -373,10 +373,19 @@ def stage(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> tuple
     return temporary, fd
 
 
-def put_in_place(temporary: Path, path: Path) -> None:
-    """Replace a file by a temporary of `stage` that was synced; the name is on disk when this returns."""
-    rename(temporary, path)
-    sync_directory(path.parent)
+def put_in_place(temporary: str, path: str) -> bool:
+    """Replace a file by a temporary of `stage` that was synced; the name is on disk when this returns.
+
+    False if the temporary is not there any more: nothing was replaced then.
+    """
+    try:
+        rename(temporary, path)
+    except StorageError as problem:
+        if problem.errno == errno.ENOENT:
+            return False
+        raise
+    sync_directory(os.path.dirname(path))
+    return True
 
 
 def sync_all(fds: Sequence[int]) -> list[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.partition import sync
-from embedlog.partition.log_context import Shares
+from embedlog.partition.log_context import SPARE_SHARE, KeptDescriptors, Shares
 
 OWN = 12  # descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
 
@@ -136,3 +137,76 @@ with embedlog.open(sys.argv[1], config={"log.flush.interval.ms": 3_600_000}) as 
     with log.consumer("t", auto_offset_reset="earliest") as consumer:
         print(sum(len(records) for records in iter(lambda: consumer.poll(0), [])))
 """
+
+
+# ---- which holders are released ----------------------------------------------------------------------
+
+
+class Used:
+    """A holder that counts how often its uses are read."""
+
+    def __init__(self) -> None:
+        self.uses = self.reads = 0
+        self.open = self.busy = False
+
+    def release(self, wait_s: float = 0.0) -> bool:
+        self.open = self.open and self.busy
+        return not self.open
+
+    def use_count(self) -> int:
+        self.reads += 1
+        return self.uses
+
+
+@pytest.mark.parametrize("limit", [2, 7, 8, 20, 64])
+def test_the_longest_idle_holders_are_released(limit: int, rng: random.Random) -> None:
+    """Compared with a list in the order of the uses."""
+    kept, holders, order = KeptDescriptors(limit), [Used() for _ in range(3 * limit)], list[Used]()
+    for _ in range(600):
+        each = rng.choice(holders)
+        if each.open:
+            kept.used(each)
+            order.remove(each)
+        order.append(each)
+        if each.open:
+            continue
+        each.open = True
+        kept.opened(each)
+        assert each.open
+        gone = 0 if len(order) <= limit else len(order) - limit + limit // SPARE_SHARE
+        assert [other.open for other in order] == [False] * gone + [True] * (len(order) - gone)
+        del order[:gone]
+
+
+def test_a_holder_that_appends_without_a_notice_is_not_the_idle_one() -> None:
+    kept, holders = KeptDescriptors(8), [Used() for _ in range(9)]
+    for each in holders:
+        holders[0].uses += 1
+        each.open = True
+        kept.opened(each)
+    assert [each.open for each in holders] == [True, False, False] + [True] * 6
+
+
+def test_busy_holders_stay_open_until_a_later_search() -> None:
+    kept, holders = KeptDescriptors(8), [Used() for _ in range(30)]
+    for each in holders:
+        each.open = each.busy = True
+        kept.opened(each)
+    assert all(each.open for each in holders)
+    for each in holders:
+        each.busy = False
+    last = Used()
+    last.open = True
+    kept.opened(last)
+    assert sum(each.open for each in holders) == 6
+    assert last.open
+
+
+def test_a_search_for_idle_holders_is_not_made_for_each_that_opens() -> None:
+    limit, count = 64, 2000
+    kept, holders = KeptDescriptors(limit), [Used() for _ in range(count)]
+    for each in holders:
+        each.open = True
+        kept.opened(each)
+        assert sum(other.open for other in holders) <= limit
+    assert sum(each.reads for each in holders) < 10 * count, "without the spare ones: 65 for each"

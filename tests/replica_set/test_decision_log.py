@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from embedlog.errors import (
     ForeignDirectoryError,
     LockTimeoutError,
     NotEnoughDirectoriesError,
+    StorageError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
 from embedlog.partition.roll import roll
 from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.copies import LockedCopy
-from embedlog.replica_set.decisions.decision_log import Decided, Proposal
 from embedlog.replica_set.decisions.promise import Promise
+from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derived
 from embedlog.replication.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replication.records import NODE
 from embedlog.storage import files
@@ -120,6 +122,41 @@ def test_several_events_are_one_batch_or_none(tmp_path: Path) -> None:
         refused = process.log.propose([second, lambda state, offset: DeleteTopic(TOPIC_ID)])
         assert refused is Refusal.UNKNOWN_TOPIC_OR_PARTITION
         assert len(batches_of(tmp_path, 3)) == 3
+
+
+def test_other_events_are_decided_together_unless_they_are_refused_or_fail(tmp_path: Path, rng: random.Random) -> None:
+    """Compared with the same events in one log where those are not proposed."""
+
+    def setting(value: int) -> MakeEvent:
+        return lambda state, offset: SetConfig("", {SETTING: str(value)}, kind=NODE)
+
+    def refused(state: Any, offset: int) -> DeleteTopic:
+        return DeleteTopic(UUID(int=8))
+
+    def broken(state: Any, offset: int) -> SetConfig:
+        raise StorageError("the directory fails", errno=errno.EIO)
+
+    begun(tmp_path)
+    with Process(tmp_path) as process:
+        for _ in range(30):
+            others = [rng.choice((setting(rng.randint(1, 9)), refused, broken)) for _ in range(rng.randint(0, 6))]
+            most = rng.randint(0, 4)
+            good = [number for number, each in enumerate(others) if each not in (refused, broken)][:most]
+            before, state = batches_of(tmp_path, 1), process.log.settle()
+            plain = derived(Steps([setting(3), *(others[number] for number in good)]), state, 0)
+            found = process.log.propose([setting(3)], others=others, others_max=most)
+            assert isinstance(found, Decided)
+            assert list(found.others) == good
+            assert found.records == plain.records
+            assert len(batches_of(tmp_path, 1)) == len(before) + bool(found.records)
+        proposals: list[Proposal] = []
+        process.log.observer = proposals.append
+        before = batches_of(tmp_path, 1)
+        assert process.log.propose([refused], others=[setting(8)], others_max=1) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+        assert batches_of(tmp_path, 1) == before, "without the needed event nothing is decided"
+        assert [len(each.events) for each in proposals] == [1]
+        with pytest.raises(StorageError, match="the directory fails"):
+            process.log.propose([broken], others=[setting(8)], others_max=1)
 
 
 def test_an_error_of_the_caller_leaves_the_log_usable(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,9 +10,16 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.errors import StorageError
 from embedlog.partition.epoch_file import EpochFile
+from embedlog.partition.state import PartitionState
 from embedlog.replica_set import staged_epochs
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.replica_set.decisions.proposals import Proposal
+from embedlog.replica_set.leaders import Leaders
+from embedlog.replica_set.observation.replica_events import ReplicaEvents
+from embedlog.replication.events import Elect
+from embedlog.replication.state import State
+from embedlog.storage import checkpoints, file_names, files, locks
 from embedlog.storage.checkpoints import EpochCache
 
 PARTITIONS = 24
@@ -42,6 +50,58 @@ def fail_over(root: Path) -> None:
     for number in range(PARTITIONS):
         found = {tuple(checkpoints.read_epochs(path / f"t-{number}" / file_names.EPOCHS).entries[:2]) for path in set_of(root)}
         assert len(found) == 1, "the epochs that have a batch"
+
+
+def test_one_decision_elects_the_leaders_of_all_that_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEADERS-5. The replicas of one partition fail at the first look; it is elected when it is used."""
+    elections: list[list[int]] = []
+    observe, election, failed = ReplicaEvents.observe, Leaders.election, list[int]()
+
+    def observed(events: ReplicaEvents, proposal: Proposal) -> None:
+        elected = [each.place[1] for each in proposal.events if isinstance(each, Elect)]
+        elections.extend([elected] if elected else [])
+        observe(events, proposal)
+
+    def failing(leaders: Leaders, state: State, offset: int) -> Elect:
+        if not failed and leaders.number:
+            failed.append(leaders.number)
+            raise StorageError("the replicas fail", errno=errno.EIO)
+        return election(leaders, state, offset)
+
+    monkeypatch.setattr(ReplicaEvents, "observe", observed)
+    monkeypatch.setattr(Leaders, "election", failing)
+    fail_over(tmp_path)
+    assert elections[0][0] == 0
+    assert failed[0] not in elections[0]
+    assert elections[1] == failed
+    assert len(elections[0]) + 1 == PARTITIONS // 3
+
+
+def test_a_decision_loads_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes wait for the locks of a decision: a process that lost a directory opens the others' replicas before it."""
+    with embedlog.open(set_of(tmp_path), housekeeping=False) as log:
+        log.create_topic("t", PARTITIONS, replication_factor=3)
+        with log.producer() as producer:
+            for number in range(PARTITIONS):
+                producer.send("t", b"before", partition=number)
+    loaded, load = list[tuple[str, bool]](), PartitionState._open_for_writing
+    with embedlog.open(set_of(tmp_path), housekeeping=False) as log, log.producer(linger_ms=0) as producer:
+        decisions = log._engine.set.decisions  # type: ignore[attr-defined]
+
+        def opened(state: PartitionState) -> None:
+            loaded.append((state.name, locks.owned(decisions._mutex)))
+            load(state)
+
+        monkeypatch.setattr(PartitionState, "_open_for_writing", opened)
+        node = log._engine.partition("t", 0).node  # type: ignore[attr-defined]
+        for number in range(PARTITIONS):
+            assert log._engine.partition("t", number)
+        (tmp_path / f"d{node}").rename(tmp_path / "lost")
+        for number in range(PARTITIONS):
+            producer.send("t", b"after", partition=number).result()
+        (tmp_path / "lost").rename(tmp_path / f"d{node}")
+    assert len(loaded) > 2 * PARTITIONS // 3
+    assert [name for name, deciding in loaded if deciding and name.startswith("t-")] == []
 
 
 def temporaries(root: Path) -> list[Path]:
@@ -78,7 +138,7 @@ def test_a_prepared_file_that_was_removed_is_written_again(tmp_path: Path) -> No
     file, epochs = EpochFile(tmp_path / file_names.EPOCHS, 0o666), EpochCache([(0, 0), (1, 5)])
     staging = file.stage(epochs)
     staging.ended(synced=True)
-    staging.staged.temporary.unlink()
+    Path(staging.staged.temporary).unlink()
     file.write(epochs)
     assert checkpoints.read_epochs(file.path).entries == epochs.entries
 

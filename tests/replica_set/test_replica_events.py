@@ -13,7 +13,7 @@ import pytest
 
 import embedlog
 from embedlog.replica import ReplicatedEngine
-from embedlog.replica_set.decisions.decision_log import Decided, Proposal
+from embedlog.replica_set.decisions.proposals import Decided, Proposal
 from embedlog.replica_set.observation import decision_words
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replication.events import AlterIsr, Elect, Election, Event, Refusal

@@ -16,11 +16,10 @@ from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.followers import Followers
-from embedlog.replica_set.decisions.decision_log import Decided, MakeEvent
+from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Steps, derived
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
-from embedlog.replication.decide import decide
 from embedlog.replication.events import Event, Place, Refusal
 from embedlog.replication.records import Partition as PartitionRecord
 from embedlog.replication.state import State, apply_all
@@ -45,19 +44,22 @@ class Decisions:
     def settled(self) -> State:
         return self.state
 
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
+    def propose(
+        self,
+        steps: Sequence[MakeEvent],
+        deadline_ns: int | None = None,
+        *,
+        reason: str = "",
+        others: Sequence[MakeEvent] = (),
+        others_max: int = 0,
+    ) -> Decided | Refusal:
         with self._mutex:
-            state, records = self.state, []
-            for make_event in steps:
-                event = make_event(state, len(self.events))
-                found = decide(state, event)
-                if isinstance(found, Refusal):
-                    return found
-                self.events.append(event)
-                state = apply_all(state, found)
-                records += found
-            self.state = state
-            return Decided(state, tuple(records))
+            found = derived(Steps(steps, others, others_max), self.state, len(self.events))
+            if isinstance(found.records, Refusal):
+                return found.records
+            self.events += found.events
+            self.state = apply_all(self.state, found.records)
+            return Decided(self.state, found.records, found.others)
 
     @property
     def partition(self) -> PartitionRecord:

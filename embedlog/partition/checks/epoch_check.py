@@ -43,9 +43,13 @@ class EpochCheck:
         cache = self._epochs
         if cache is None or cache.latest_epoch < epoch:
             static = self._state.static
-            cache = static.epochs if static is not None else checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
+            cache = static.epochs if static is not None else self._state.epoch_file.read()
             self._epochs = cache
         return cache
+
+    def note(self, epochs: checkpoints.EpochCache) -> None:
+        """Take the epochs that the file has at a publication of the last one. REQUIRES the append lock."""
+        self._epochs = epochs
 
     def end(self, epoch: int) -> tuple[int, int]:
         """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""

@@ -27,6 +27,7 @@ from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, Replica
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
 from embedlog.format.record_batch import Batches, Chain, batch_dtype
+from embedlog.partition.epoch_file import EpochFile
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import DIGESTED
@@ -47,20 +48,19 @@ def read_or_make(
     replica: Replica | None = None,
     *,
     compare: bool = True,
-    compared: list[tuple[int, int]] | None = None,
+    file: EpochFile | None = None,
     digests: bool = True,
 ) -> tuple[EpochCache, bool]:
     """The epochs of a log that ends as `now` describes it, and whether they were made from its batches.
 
-    `compare`: with the batches (LOGEPOCHS-6), unless it has the `compared` entries. `digests`: the segments have valid ones.
+    `compare`: with the batches (LOGEPOCHS-6), unless `file` has compared these entries. `digests`: the segments have valid ones.
     REQUIRES that no process changes the files. Raises CorruptRecordError for damaged batches, StorageError.
     """
-    path = directory / file_names.EPOCHS
     found, problem = EpochCache(), "the file is missing or has lost entries"
     try:
-        found = checkpoints.read_epochs(path)
+        found = checkpoints.read_epochs(directory / file_names.EPOCHS) if file is None else file.read()
         if covers(found, now):
-            if not compare or found.entries == compared or agrees(directory, now, found):
+            if not compare or (file is not None and found.entries == file.compared) or agrees(directory, now, found):
                 return found, False
             problem = OTHERS
     except DAMAGE as damage:

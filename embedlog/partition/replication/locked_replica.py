@@ -42,12 +42,12 @@ class LockedReplica:
         self.now, self.replica = held.now, held.replica
 
     def _refresh(self) -> None:
-        self.now, self.replica = self.held.state.read_page(), self.held.replica
+        self.now, self.replica = self.held.read_page()
 
     def publish(self, now: Published, replica: Replica) -> None:
         """Publish both by one store."""
         self.held.publish(now, replica)
-        self._refresh()
+        self.now, self.replica = now, replica
 
     # ---- epochs ----------------------------------------------------------------------------------
 
@@ -55,19 +55,21 @@ class LockedReplica:
         """The leader-epoch-checkpoint."""
         return self.held.epochs()
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int, before: EpochCache | None = None) -> EpochCache:
         """Store the log end as the start of an epoch above that of the page; it is on disk when this returns (LOCKEDREPLICA-1).
 
-        On an error the epochs of before are kept. A start of that epoch that is stored already is of an interrupted beginning:
-        the page never had the epoch.
+        Returns the stored epochs. `before` has those of now, if they are known. On an error they are kept. A start of that epoch
+        that is stored already is of an interrupted beginning: the page never had the epoch.
         """
-        before = self.epochs()
+        before = self.epochs() if before is None else before
+        after = begun(before, self.now, self.replica, epoch)
         try:
-            self._write_epochs(begun(before, self.now, self.replica, epoch))
+            self._write_epochs(after)
         except BaseException:
             with contextlib.suppress(EmbedlogError):
                 self._write_epochs(before)
             raise
+        return after
 
     def _write_epochs(self, epochs: EpochCache) -> None:
         self.held.state.mark_dirty()

@@ -35,7 +35,7 @@ from embedlog.partition.replication.locked_replica import LockedReplica, begun, 
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
 from embedlog.partition.sync import Syncer
 from embedlog.partition.truncation import log_cut
-from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage import file_names, files
 from embedlog.storage.checkpoints import EpochCache
 
 __all__ = [
@@ -67,12 +67,18 @@ class ReplicaLog:
 
     def published(self) -> tuple[Published, Replica]:
         """The published tuple and the replica state of one publication, without a lock. Raises StorageError."""
-        now = self._state.published()  # maps the page again if it was replaced
-        if self._state.page_file is None:
+        state = self._state
+        mapped = state.page_file
+        if mapped is not None and not state.closed and not state.context.read_only:
+            found = replication.read(mapped.page)
+            if found is not None and mapped.page.alive():
+                return found
+        now = state.published()  # maps the page again if it was replaced
+        if state.page_file is None:
             return now, Replica()  # of a reader, without a process that writes
-        found = replication.read(self._state.page)
+        found = replication.read(state.page)
         if found is None:
-            raise StorageError("the control page is damaged", path=self._state.path / file_names.PAGE)
+            raise StorageError("the control page is damaged", path=state.path / file_names.PAGE)
         return found
 
     @property
@@ -118,9 +124,9 @@ class ReplicaLog:
             if replica.role == ROLE_FOLLOWER and decision.epoch == now.epoch:
                 return False  # another directory leads in this epoch
             now = self._with_high_watermark(now)
-            start = replica.epoch_start
+            start, epochs = replica.epoch_start, None
             if replica.role == ROLE_NONE or decision.epoch != now.epoch:
-                start = self._begin_epoch(held, decision.epoch)
+                start, epochs = self._begin_epoch(held, decision.epoch)
             changed = replica._replace(
                 epoch_start=start,
                 maximal_isr=decision.isr,
@@ -131,17 +137,20 @@ class ReplicaLog:
                 min_in_sync=decision.min_in_sync,
             )
             held.publish(now._replace(epoch=decision.epoch), changed)
+            if epochs is not None:
+                self._reader.epochs.note(epochs)
         return True
 
     @staticmethod
-    def _begin_epoch(held: LockedReplica, epoch: int) -> int:
-        """The start of an epoch: the log end, or where it began before an orderly close."""
-        latest = held.epochs().latest
+    def _begin_epoch(held: LockedReplica, epoch: int) -> tuple[int, EpochCache]:
+        """The start of an epoch: the log end, or where it began before an orderly close. And the stored epochs."""
+        before = held.epochs()
+        latest = before.latest
         if held.replica.role == ROLE_NONE and latest is not None and latest[0] == epoch and latest[1] <= held.now.log_end:
-            return latest[1]
-        held.begin_epoch(epoch)
+            return latest[1], before
+        after = held.begin_epoch(epoch, before)
         system.point("lead-epoch")
-        return held.now.log_end
+        return held.now.log_end, after
 
     def stage_epoch(self, epoch: int, *, leads: bool) -> Staging | None:
         """Prepare the checkpoint that this replica will store as leader or follower in a later epoch, without a lock.
@@ -208,7 +217,7 @@ class ReplicaLog:
     def _epochs(self, now: Published, deadline_ns: int) -> EpochCache:
         """The leader-epoch-checkpoint; a damaged one is made again."""
         with contextlib.suppress(*log_epochs.DAMAGE):
-            found = checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
+            found = self._state.epoch_file.read()
             if self._agrees(found, now):
                 return found
         with self.exclusive(deadline_ns) as held:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from embedlog import _logging
 from embedlog._logging import INFO, logger
@@ -23,32 +23,14 @@ from embedlog.replica_set.decisions import decision_view
 from embedlog.replica_set.decisions.copies import Batch, Copy, LockedCopy, advancement, batch_of
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
 from embedlog.replica_set.decisions.promise import TERM_MAX
+from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derived
 from embedlog.replica_set.decisions.refusals import error_of
-from embedlog.replication.decide import decide
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import NoOp, Record
-from embedlog.replication.state import Draft, State, apply_all
+from embedlog.replication.state import State, apply_all
 from embedlog.storage import checkpoints, file_names, locks
 
 SYNC_S: Final = 10  # for the syncs of records that are written: a result is better than a deadline
-MakeEvent: TypeAlias = Callable[[State, int], Event]  # the state, and the offset of the first record of the event
-
-
-class Decided(NamedTuple):
-    """The state after a decision, and its records: none if nothing had to change."""
-
-    state: State
-    records: tuple[Record, ...]
-
-
-class Proposal(NamedTuple):
-    """What was proposed, and its outcome. `before` is the state from which the events were derived."""
-
-    events: tuple[Event, ...]
-    before: State
-    outcome: Decided | Refusal
-    reason: str
-    spent_s: float
 
 
 class _Own(NamedTuple):
@@ -187,20 +169,31 @@ class DecisionLog:
             raise error_of(found)
         return found
 
-    def propose(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
-        """As `decide_all`, but returns the first refusal; then no record of the events is written."""
-        return self._proposed(steps, deadline_ns, reason)
+    def propose(
+        self,
+        steps: Sequence[MakeEvent],
+        deadline_ns: int | None = None,
+        *,
+        reason: str = "",
+        others: Sequence[MakeEvent] = (),
+        others_max: int = 0,
+    ) -> Decided | Refusal:
+        """As `decide_all`, but returns the first refusal; then no record of the events is written.
+
+        Of the `others` at most `others_max` are decided with them. One that is refused, or that cannot be derived, is left out.
+        """
+        return self._proposed(Steps(steps, others, others_max), deadline_ns, reason)
 
     def force(self, make_event: Callable[[State], Event], deadline_ns: int | None = None, *, reason: str = "") -> State:
         """Decide without a majority of the old voters: one of the new voters suffices (GROWTH-4). Raises as `decide`."""
-        found = self._proposed([lambda state, offset: make_event(state)], deadline_ns, reason, forced=True)
+        found = self._proposed(Steps([lambda state, offset: make_event(state)]), deadline_ns, reason, forced=True)
         if isinstance(found, Refusal):
             raise error_of(found)
         return found.state
 
     def _proposed(
         self,
-        steps: Sequence[MakeEvent],
+        steps: Steps,
         deadline_ns: int | None,
         reason: str,
         *,
@@ -220,7 +213,7 @@ class DecisionLog:
 
     def level(self, deadline_ns: int | None = None) -> None:
         """Bring every copy that answers to the newest log, by a record without an effect (QUORUM-4). Raises as `settle`."""
-        self._proposed([], deadline_ns, "", leveling=True)
+        self._proposed(Steps([]), deadline_ns, "", leveling=True)
 
     def settled(self) -> State:
         """The state at the last decision or settlement of this object: all of its records count."""
@@ -230,14 +223,14 @@ class DecisionLog:
         return system.boot_ns() + self._timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 
     def _decided(
-        self, steps: Sequence[MakeEvent], deadline_ns: int, *, forced: bool = False, leveling: bool = False
+        self, steps: Steps, deadline_ns: int, *, forced: bool = False, leveling: bool = False
     ) -> tuple[Decided | Refusal, State, tuple[Event, ...]]:
         """The outcome, the state before it, and the events."""
         with self._session(deadline_ns) as session:
             session.forced, session.leveling = forced, leveling
             while True:
                 try:
-                    return session.decide(steps), session.before, tuple(session.events)
+                    return session.decide(steps), session.before, session.events
                 except _Again:
                     session.own = _Own()
 
@@ -269,7 +262,8 @@ class _Session:
     def __init__(self, view: View, own: _Own, first_voters: frozenset[int]) -> None:
         self.view, self.own = view, own
         self._first_voters = first_voters
-        self.before, self.events = view.state, list[Event]()  # of the last attempt
+        self.before: State = view.state  # of the last attempt, and its events
+        self.events: tuple[Event, ...] = ()
         self._held: dict[int, LockedCopy] = {}
         self._paths: dict[int, str] = {}
         self.failed: dict[int, EmbedlogError] = {}
@@ -351,12 +345,13 @@ class _Session:
 
     # ---- the decision ----------------------------------------------------------------------------
 
-    def decide(self, steps: Sequence[MakeEvent]) -> Decided | Refusal:
+    def decide(self, steps: Steps) -> Decided | Refusal:
         """Decide in the state of the most advanced copy. Raises _Again after the failure of a copy."""
         best, view = self._best()
         continues = best.end > 0 and self.own == (best.last_term, best.end) and self._highest() == self.own.term
         settled = continues or self._is_settled(best, view)
-        found = self._records(steps, view)
+        self.before, derivation = view.state, derived(steps, view.state, view.position)
+        self.events, found = derivation.events, derivation.records
         if isinstance(found, Refusal) or not found:
             if self.leveling or not settled:
                 view = self._write((NoOp(),), best, view, continues)
@@ -369,21 +364,7 @@ class _Session:
             self.view = self._write((NoOp(),), best, view, continues)  # the change before this one counts first (QUORUM-6)
             return self.decide(steps)
         self.view = self._write(found, best, view, continues)
-        return Decided(self.view.state, found)
-
-    def _records(self, steps: Sequence[MakeEvent], view: View) -> tuple[Record, ...] | Refusal:
-        state, draft, records = view.state, Draft(view.state), list[Record]()
-        self.before, self.events = state, []
-        for make_event in steps:
-            self.events.append(make_event(state, view.position + len(records)))
-            found = decide(state, self.events[-1])
-            if isinstance(found, Refusal):
-                return found
-            records += found
-            for record in found:
-                draft.apply(record)
-            state = draft.state()
-        return tuple(records)
+        return Decided(self.view.state, found, derivation.others)
 
     def _highest(self) -> int:
         return max(copy.highest_term for copy in self._held.values())

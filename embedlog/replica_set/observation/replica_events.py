@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from embedlog._logging import INFO, WARNING, logger
 from embedlog._metrics import Metrics, milliseconds
-from embedlog.replica_set.decisions.decision_log import Decided, Proposal
+from embedlog.replica_set.decisions.proposals import Decided, Proposal
 from embedlog.replica_set.observation.decision_words import main_change, name_of
 from embedlog.replication.events import AlterIsr, Elect
 from embedlog.replication.records import LOG, NO_LEADER, Partition
