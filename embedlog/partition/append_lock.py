@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from embedlog._classes import NamedTuple
-from embedlog._native import system
+from embedlog._native import replication, system
+from embedlog._native.replication import Replica
 from embedlog._native.system import Published
 from embedlog.errors import (
     ClosedError,
@@ -66,7 +67,7 @@ class AppendLock:
 
     def __init__(self, state: PartitionState, segments: SegmentList, writer: AppendWriter, producers: ProducerSequences) -> None:
         self.state, self.segments, self.writer, self.producers = state, segments, writer, producers
-        self._lock_name = str(state.path / file_names.LOCK)
+        self._lock_name = f"{state.directory}/{file_names.LOCK}"
 
     # ---- taking it -------------------------------------------------------------------------------
 
@@ -93,8 +94,8 @@ class AppendLock:
         broken = True
         lock_order.taken(self._lock_name)
         try:
-            now = self._begin(deadline_ns)
-            yield LockedPartition(self.state, self.segments, self.writer, self.producers, now)
+            shown = self._begin(deadline_ns)
+            yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
             broken = False
         finally:
             writer = self.state.writer
@@ -107,16 +108,16 @@ class AppendLock:
             lock_order.left(self._lock_name)
 
     def _held(self) -> LockedPartition:
-        return LockedPartition(self.state, self.segments, self.writer, self.producers, self.state.read_page())
+        return LockedPartition(self.state, self.segments, self.writer, self.producers)
 
-    def _begin(self, deadline_ns: int) -> Published:
+    def _begin(self, deadline_ns: int) -> tuple[Published, Replica]:
         """Take the OFD lock; repair and map again until the control page is in order. What it publishes."""
         while True:
             writer = self.state.writer or self.writer.native()
             code = writer.begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
             if code == 0:
-                if (now := self.state.page.read()) is not None:
-                    return now
+                if (shown := replication.read(self.state.page)) is not None:
+                    return shown
                 writer.end(False)
                 code = system.MUST_REMAP  # which makes a damaged page again from the log (CONTROLPAGE-2)
             self.settle(code, deadline_ns)

@@ -74,7 +74,7 @@ def _count_unsynced(held: LockedPartition, now: Published, after: Published) -> 
 def _recover_tail(held: LockedPartition, replica: Replica) -> tuple[Published, Replica]:
     now, directory, base = held.now, held.path, held.now.segment_base
     path = file_names.segment_path(directory, base)
-    size = size_of_active(directory, now)  # REPAIR-7
+    size = size_of_active(str(directory), now)  # REPAIR-7
     builder = builder_at(now, held.state.config.index_interval_bytes)
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:

@@ -25,14 +25,20 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 class LockedPartition:
-    """A partition whose append lock this thread holds. `now` is the tuple that was published when the lock was taken."""
+    """A partition whose append lock this thread holds. `now` and `replica_at_begin` were published when it was made."""
 
-    __slots__ = ("now", "producers", "segments", "state", "writer")
+    __slots__ = ("now", "producers", "replica_at_begin", "segments", "state", "writer")
 
     def __init__(
-        self, state: PartitionState, segments: SegmentList, writer: AppendWriter, producers: ProducerSequences, now: Published
+        self,
+        state: PartitionState,
+        segments: SegmentList,
+        writer: AppendWriter,
+        producers: ProducerSequences,
+        shown: tuple[Published, Replica] | None = None,
     ) -> None:
-        self.state, self.segments, self.writer, self.producers, self.now = state, segments, writer, producers, now
+        self.state, self.segments, self.writer, self.producers = state, segments, writer, producers
+        self.now, self.replica_at_begin = shown or self.read_page()
 
     @property
     def path(self) -> Path:
@@ -71,11 +77,17 @@ class LockedPartition:
         self.state.forget_files()
         self.publish(after, replica)
 
-    def epochs(self, after: Published | None = None) -> EpochCache:
-        """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1). `after`: a tuple that is published next."""
-        state, (now, replica) = self.state, self.read_page()
+    def epochs(self, now: Published | None = None, replica: Replica | None = None) -> EpochCache:
+        """The leader-epoch-checkpoint, made again if it is damaged (LOGEPOCHS-1).
+
+        `now`: a tuple that is published next. With `replica` both are those of the last publication.
+        """
+        state = self.state
+        if now is None or replica is None:
+            shown = self.read_page()
+            now, replica = now or shown[0], shown[1]
         file, in_set = state.epoch_file, state.context.in_set
-        found, made = log_epochs.read_or_make(self.path, after or now, replica, compare=in_set, file=file)
+        found, made = log_epochs.read_or_make(self.path, now, replica, compare=in_set, file=file)
         if made:
             self.write_epochs(found)
         file.compared = list(found.entries)

@@ -29,6 +29,7 @@ from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_
 from embedlog.index import Place
 from embedlog.partition.checks.digest_check import DigestCheck, corrupt
 from embedlog.partition.checks.epoch_check import EpochCheck
+from embedlog.partition.segment_info import active_info
 from embedlog.partition.usual.continuations import Continuation, Continuations
 from embedlog.partition.usual.point_reads import PointReads
 from embedlog.partition.usual.short_reads import ShortReads
@@ -293,6 +294,13 @@ class Reader:
         hint = self._continuations.get(offset)
         now = self._state.published()
         return now.segment_size - hint.position if hint is not None and hint.base == now.segment_base else None
+
+    def bytes_from(self, offset: int) -> int:
+        """Bytes from an offset of the active segment to the log end; up to an index interval more. Raises StorageError."""
+        now, hint = self._state.published(), self._continuations.get(offset)
+        if hint is not None and hint.base == now.segment_base:
+            return now.segment_size - hint.position
+        return now.segment_size - max(0, self.place(active_info(now), offset).position)
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
         """The place in a segment at which a search for an offset begins."""

@@ -37,16 +37,16 @@ def start_of(now: Published, visit: int) -> Start:
     return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base, visit)
 
 
-def size_of_active(directory: Path, now: Published) -> int:
+def size_of_active(directory: str, now: Published) -> int:
     """Bytes in the file of the active segment. Raises CorruptRecordError if published ones are missing, also the whole file.
 
     A missing partition directory is a StorageError.
     """
-    path = file_names.segment_path(directory, now.segment_base)
+    path = file_names.segment_name(directory, now.segment_base)
     facts = files.facts_of(path)
     if facts is None and files.is_directory(directory):
         raise CorruptRecordError("the active segment is missing", path=path)
-    size = segment.size_of(directory, now.segment_base) if facts is None else facts.size
+    size = segment.size_of(Path(directory), now.segment_base) if facts is None else facts.size
     if size < now.segment_size:
         raise CorruptRecordError("published bytes are missing", path=path, expected=f"{now.segment_size} bytes", found=size)
     return size

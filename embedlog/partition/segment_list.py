@@ -51,6 +51,8 @@ class SegmentList:
 
     def since(self, offset: int, now: Published) -> list[SegmentInfo]:
         """The segments with records at or above `offset`; the active one is the last."""
+        if offset >= now.segment_base:
+            return [active_info(now)] if now.log_end > offset else []
         view = self._refreshed(now)
         place = bisect_right(view.bases, offset)
         return [info for info in [*view.infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]

@@ -49,7 +49,7 @@ class PartitionState:
 
     def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
         self.context, self.topic, self.number, self.path, self.topic_id = context, topic, number, path, topic_id
-        self.config = config
+        self.config, self.directory = config, str(path)
         self.traffic = context.traffic.setdefault(topic, Traffic())
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
@@ -190,9 +190,12 @@ class PartitionState:
 
     def open_lock(self) -> locks.LockFile:
         """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the partition was deleted."""
-        if not files.is_directory(self.path):
-            raise UnknownTopicOrPartitionError(f"partition {self.topic}-{self.number} has no directory", path=self.path)
-        return locks.LockFile(self.path / file_names.LOCK, self.context.mode)
+        try:
+            return locks.LockFile(f"{self.directory}/{file_names.LOCK}", self.context.mode)
+        except StorageError as problem:
+            if files.is_directory(self.path):
+                raise
+            raise UnknownTopicOrPartitionError(f"partition {self.name} has no directory", path=self.path) from problem
 
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if no process has done so yet."""

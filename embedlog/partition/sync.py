@@ -299,7 +299,9 @@ class Syncer:
             self._forget_cut()
             fd = self._fds.get(base)
             if fd is None:
-                fd = self._fds[base] = files.open_file(file_names.segment_path(state.path, base), files.WRITE, state.context.mode)
+                fd = self._fds[base] = files.open_file(
+                    file_names.segment_name(state.directory, base), files.WRITE, state.context.mode
+                )
                 system.point("sync-opened")
                 now = state.page.read()
                 if now is not None and (

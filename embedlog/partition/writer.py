@@ -43,7 +43,7 @@ class AppendWriter:
         page, mapped = state.page, state.page_file
         lock = state.open_lock()
         identity = (mapped.device, mapped.inode) if mapped else (0, 0)
-        made_of = (page, context.directory_page, lock.path, str(state.path / file_names.PAGE), lock.fd, *identity)
+        made_of = (page, context.directory_page, lock.path, f"{state.directory}/{file_names.PAGE}", lock.fd, *identity)
         context.writers.opened(self)  # WRITER-4
         try:
             interposer, place = context.interposer, (state.topic, state.number, context.lock_timeout_ms)
@@ -89,13 +89,13 @@ class AppendWriter:
         state = self._state
         self.close_segment()
         if state.context.in_set:
-            size_of_active(state.path, now)  # WRITER-3
+            size_of_active(state.directory, now)  # WRITER-3
         cuts = state.page.word(system.WORD_CUTS)
         fds: list[int] = []
         try:
             digests = [file_names.DIGESTS] if now.flags & DIGESTED else []
             for suffix in (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX, *digests):
-                path = file_names.segment_path(state.path, now.segment_base, suffix)
+                path = file_names.segment_name(state.directory, now.segment_base, suffix)
                 fds.append(files.open_file(path, files.THROUGH if state.context.locked else files.CREATE, state.context.mode))
         except BaseException:
             for fd in fds:

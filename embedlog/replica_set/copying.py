@@ -69,9 +69,8 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, ste
     at = follower.replica.published()[0].log_end
     if at >= end:
         return at
-    source, unread = leader.shown(), leader.partition.unread_bytes(at)
-    much = at < source.segment_base or (source.segment_size if unread is None else unread) > LARGE_CHUNK_BYTES
-    with _reading(leader.partition, much=much) as read:
+    source = leader.shown()
+    with _reading(leader.partition, much=_is_much(leader, source, at)) as read:
         while at < end and (step is None or step(at)):
             fetched = None if _lacks(leader, follower, source) else _read(read, leader, max(at, source.log_start))
             source = leader.shown()
@@ -88,6 +87,13 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, ste
     if step is not None:
         step(at)
     return at
+
+
+def _is_much(leader: Leader, source: Published, at: int) -> bool:
+    """Whether so much is to be copied that it is worth reading the next chunk meanwhile."""
+    if at < source.segment_base:
+        return True
+    return source.segment_size > LARGE_CHUNK_BYTES and leader.partition.replica.bytes_from(at) > LARGE_CHUNK_BYTES
 
 
 def _lacks(leader: Leader, follower: Partition, source: Published) -> bool:

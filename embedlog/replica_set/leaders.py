@@ -385,7 +385,7 @@ class Leaders(PartitionDirectories):
         made = member.directory is not None and member.directory.was_made(*self._place) and now.log_end == 0
         complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
-        return Seen(found, member.incarnation, partition.replica.last_epoch(), now.log_end)
+        return Seen(found, member.incarnation, partition.replica.last_epoch(now, replica), now.log_end)
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
         """Raise the high watermark to `end` (`PartitionReplicas`)."""

@@ -72,7 +72,7 @@ class Handles:
         """An open file of a segment for reading, valid until the `with` block ends. Raises StorageError."""
         key = (directory, base, suffix)
         if self._fresh:
-            made = Handle(self, key, files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ))
+            made = Handle(self, key, files.open_file(file_names.segment_name(directory, base, suffix), files.READ))
             made.forgotten = True  # closed when it is released
             return made
         with self._mutex:
@@ -81,7 +81,7 @@ class Handles:
                 self._open.move_to_end(key)
                 handle.users += 1
                 return handle
-        fd = files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ)
+        fd = files.open_file(file_names.segment_name(directory, base, suffix), files.READ)
         with self._mutex:
             there = self._open.get(key)
             if there is not None:  # another thread was faster

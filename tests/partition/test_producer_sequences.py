@@ -22,7 +22,7 @@ from embedlog.errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from embedlog.format import aborted_transactions, record_batch, sequence_rules
+from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.format.visibility import seen as visible
 from embedlog.partition.partition import Partition
@@ -436,37 +436,3 @@ def test_a_read_only_reader_knows_what_is_open(tmp_path: Path) -> None:
         partition = reader._engine.partition("events", 0)
         assert partition.open_transactions() == [(A, 2, 0)]
         assert partition.stored_epoch(A) == 2
-
-
-# ---- the files of the active segment ------------------------------------------------------------------
-
-
-def test_the_first_append_to_a_segment_checks_its_sequences_once(
-    log: embedlog.Log, partition: Partition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stamp, checks, check = Stamp(A, 0), list[object](), sequence_rules.check_sequences
-    assert send(partition, stamp, 0, b"a") == (0, 0)
-    monkeypatch.setattr(sequence_rules, "check_sequences", lambda *each: (checks.append(each), check(*each))[1])
-    partition._writer.drop()
-    partition._producers.forget()
-    assert send(partition, stamp, 1, b"b", b"c") == (1, 2)
-    assert len(checks) == 1
-    assert seen(partition) == [b"a", b"b", b"c"]
-
-
-def test_a_failed_open_for_an_append_leaves_nothing_to_repair(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
-    stamp = Stamp(A, 0)
-    assert send(partition, stamp, 0, b"a") == (0, 0)
-    partition._writer.drop()
-    partition._producers.forget()
-
-    def fails(now: object) -> None:
-        raise StorageError("cannot open", errno=errno.EMFILE)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(partition._writer, "open_active", fails)
-        with pytest.raises(StorageError, match="EMFILE"):
-            send(partition, stamp, 1, b"b")
-        assert partition._state.page.word(system.WORD_OWNER) == 0
-    assert send(partition, stamp, 1, b"b") == (1, 1)
-    assert seen(partition) == [b"a", b"b"]

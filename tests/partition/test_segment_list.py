@@ -35,6 +35,17 @@ def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_ref
         assert segments.at(1, before).base == 0
 
 
+def test_the_segments_since_an_offset_are_those_that_end_after_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={"segment.bytes": 400, "flush.ms": 3_600_000})
+        append(log, 20)
+        partition = log._engine.partition("t", 0)
+        now, segments = partition.published(), partition._segments
+        assert now.segment_base > 0
+        for offset in range(now.log_end + 3):
+            assert segments.since(offset, now) == [each for each in segments.all(now) if each.next_offset > offset]
+
+
 def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"segment.bytes": 400, "flush.ms": 3_600_000})

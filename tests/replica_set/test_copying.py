@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,12 @@ def partition(process: Process, node: int) -> Partition:
     return process.disks[node].log._engine.partition("t", 0)
 
 
+def with_one_segment(process: Process) -> None:
+    for node in (1, 2, 3):
+        each = partition(process, node)
+        each.apply_config(dataclasses.replace(each.config, segment_bytes=1 << 20))
+
+
 def filled(process: Process, rng: random.Random, count: int = 200) -> int:
     """Records of the leader only; the log end."""
     for _ in range(count):
@@ -49,6 +56,53 @@ def test_a_follower_gets_every_byte(tmp_path: Path, rng: random.Random, count: i
             assert copy(leader, partition(process, node), end, far()) == end
             assert process.data(node) == process.data(leader.node)
             assert copy(leader, partition(process, node), end, far()) == end, "nothing is left"
+
+
+@pytest.mark.parametrize("size", [1, 5000], ids=["little", "much"])
+def test_the_next_chunk_is_read_ahead_if_much_is_to_be_copied(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Little is to be copied to a follower that lacks the end of a large segment, also if nobody has read there."""
+    with a_set(tmp_path) as (_, [process]):
+        leader = process.replicas.leader(far())
+        with_one_segment(process)
+        end = filled(process, rng)
+        followers = {1, 2, 3} - {leader.node}
+        for node in followers:
+            copy(leader, partition(process, node), end, far())
+        process.partition.append(run_of(bytes(size)), all_in_sync=False)
+        leader.partition._forget_caches()
+        begun: list[int] = []
+        monkeypatch.setattr(copying, "_reading", recording(copying._reading, begun))
+        for node in followers:
+            copy(leader, partition(process, node), end + 1, far())
+            assert process.data(node) == process.data(leader.node)
+        assert begun == [size > 2000] * 2
+
+
+def recording(reading: Callable[..., object], begun: list[int]) -> Callable[..., object]:
+    def recorded(partition: Partition, *, much: bool) -> object:
+        begun.append(much)
+        return reading(partition, much=much)
+
+    return recorded
+
+
+def test_the_bytes_from_an_offset_are_those_of_its_batches(tmp_path: Path, rng: random.Random) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        leader = process.replicas.leader(far()).partition
+        with_one_segment(process)
+        end = filled(process, rng)
+        now, positions = leader.published(), dict[int, int]()
+        at = now.segment_base
+        while at < end:
+            found = leader.replica.read(at, 1)
+            positions[at] = found.position + int(found.batches["position"][0])
+            at = found.next_offset
+        leader._forget_caches()
+        for offset, position in rng.sample(sorted(positions.items()), 50):
+            found_bytes = leader.replica.bytes_from(offset) - (now.segment_size - position)
+            assert 0 <= found_bytes <= leader.config.index_interval_bytes + 2 * 400
 
 
 def test_a_log_end_that_moves_meanwhile_costs_a_read_only(

@@ -39,7 +39,7 @@ class LockedReplica:
 
     def __init__(self, lock: AppendLock, held: LockedPartition) -> None:
         self._lock, self.held = lock, held
-        self.now, self.replica = held.now, held.replica
+        self.now, self.replica = held.now, held.replica_at_begin
 
     def _refresh(self) -> None:
         self.now, self.replica = self.held.read_page()
@@ -53,7 +53,7 @@ class LockedReplica:
 
     def epochs(self) -> EpochCache:
         """The leader-epoch-checkpoint."""
-        return self.held.epochs()
+        return self.held.epochs(self.now, self.replica)
 
     def begin_epoch(self, epoch: int, before: EpochCache | None = None) -> EpochCache:
         """Store the log end as the start of an epoch above that of the page; it is on disk when this returns (LOCKEDREPLICA-1).
@@ -74,10 +74,6 @@ class LockedReplica:
     def _write_epochs(self, epochs: EpochCache) -> None:
         self.held.state.mark_dirty()
         self.held.write_epochs(epochs)
-
-    def last_epoch(self) -> int:
-        """The epoch of the last batch, -1 without one."""
-        return _before(self.epochs(), self.now.log_end).latest_epoch
 
     # ---- cuts ------------------------------------------------------------------------------------
 
@@ -124,9 +120,9 @@ class LockedReplica:
         if not len(rows):
             return self._take_run(view[:0], rows, leading) and self._take_start(leading)
         epochs = self.epochs()
-        if int(rows["leader_epoch"][0]) < _before(epochs, self.now.log_end).latest_epoch:
+        if int(rows["leader_epoch"][0]) < with_batches(epochs, self.now.log_end).latest_epoch:
             epochs = self.held.epochs_of_log(epochs)
-            if int(rows["leader_epoch"][0]) < _before(epochs, self.now.log_end).latest_epoch:
+            if int(rows["leader_epoch"][0]) < with_batches(epochs, self.now.log_end).latest_epoch:
                 return False
         self._note_epochs(rows, epochs)
         for part in _runs(rows):
@@ -149,9 +145,10 @@ class LockedReplica:
 
     def _note_epochs(self, rows: Batches, before: EpochCache) -> None:
         """Store the epochs of these batches; a later epoch without a batch begins after them (LOCKEDREPLICA-4)."""
-        after = _before(before, self.now.log_end)
+        after = with_batches(before, self.now.log_end)
         epochs = rows["leader_epoch"]
-        for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
+        same = len(epochs) == 1 or bool((epochs == epochs[0]).all())
+        for row in [0] if same else np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
             if int(epochs[row]) > after.latest_epoch:
                 start = int(rows["base_offset"][row]) if after.entries else self.now.log_end  # LOGEPOCHS-1
                 after.assign(int(epochs[row]), start)
@@ -166,7 +163,7 @@ class LockedReplica:
         held, first = self.held, int(rows["position"][0]) if len(rows) else 0
         start, known = 0, -1 if not len(rows) else int(rows["leader_epoch"][0])
         while True:
-            part = rows[np.searchsorted(rows["position"], first + start) :]
+            part = rows[np.searchsorted(rows["position"], first + start) :] if start else rows
             self._note_gap(part)
             with self._ending(run, part) as ending:
                 code = replication.follow(held.writer.native(), leading, known, run, start, part, ending)
@@ -240,12 +237,12 @@ def begun(before: EpochCache, now: Published, replica: Replica, epoch: int) -> E
 
 def joined(before: EpochCache, now: Published, epoch: int) -> EpochCache:
     """The epochs of a follower whose next batch is the first one of an epoch."""
-    after = _before(before, now.log_end)
+    after = with_batches(before, now.log_end)
     after.assign(epoch, now.log_end)
     return after
 
 
-def _before(epochs: EpochCache, log_end: int) -> EpochCache:
+def with_batches(epochs: EpochCache, log_end: int) -> EpochCache:
     """The epochs that have a batch below the log end."""
     return EpochCache(entry for entry in epochs.entries if entry[1] < log_end)
 
@@ -256,6 +253,9 @@ def _end_of(rows: Batches) -> int:
 
 def _runs(rows: Batches) -> Iterator[Batches]:
     """Runs of data batches, and each control batch alone."""
+    if len(rows) == 1:
+        yield rows
+        return
     control = (rows["attributes"] & CONTROL) != 0
     cuts = np.flatnonzero(control[1:] | control[:-1]) + 1
     for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):

@@ -28,11 +28,11 @@ from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.epoch_file import Staging
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
-from embedlog.partition.recovery import log_epochs
 from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.locked_replica import LockedReplica, begun, joined
 from embedlog.partition.replication.refusals import Fenced, NotLeader, TooFew
+from embedlog.partition.replication.replica_epochs import ReplicaEpochs
 from embedlog.partition.sync import Syncer
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names, files
@@ -62,8 +62,7 @@ class ReplicaLog:
     def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
         self._lock, self._reader, self._syncer = lock, reader, syncer
         self._state = lock.state
-        reader.epochs.compare = self._compare_epochs
-        self._last: tuple[tuple[int, int], int] = (-1, -1), -1  # a generation and a log end, and the epoch of its last batch
+        self._epochs = ReplicaEpochs(lock, reader)
 
     def published(self) -> tuple[Published, Replica]:
         """The published tuple and the replica state of one publication, without a lock. Raises StorageError."""
@@ -179,7 +178,7 @@ class ReplicaLog:
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         while True:
             now, _ = self.published()
-            epochs = self._epochs(now, until)
+            epochs = self._epochs.checked(now, until)
             end = agreed_end(epochs, now.log_end, epoch_end)
             if end < now.high_watermark:
                 with self.exclusive(until) as held:
@@ -214,56 +213,13 @@ class ReplicaLog:
         held.truncate(max(end, now.log_start), epoch, changed)
         return held.now.log_end
 
-    def _epochs(self, now: Published, deadline_ns: int) -> EpochCache:
-        """The leader-epoch-checkpoint; a damaged one is made again."""
-        with contextlib.suppress(*log_epochs.DAMAGE):
-            found = self._state.epoch_file.read()
-            if self._agrees(found, now):
-                return found
-        with self.exclusive(deadline_ns) as held:
-            return held.epochs()
-
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
-        if not self._state.context.read_only:
-            self._compare_epochs()
-        return self._reader.epochs.end(epoch)
+        return self._epochs.end(epoch)
 
-    def _compare_epochs(self) -> None:
-        """Make a checkpoint again that is damaged, or that does not agree with the batches (LOGEPOCHS-6)."""
-        now = self._state.published()
-        with contextlib.suppress(*log_epochs.DAMAGE):
-            if self._agrees(self._reader.epochs.stored(now.epoch), now):
-                return
-        with self.exclusive() as held:
-            held.epochs()
-        self._reader.epochs.forget()
-
-    def _agrees(self, epochs: EpochCache, now: Published) -> bool:
-        """Whether a checkpoint covers the log and agrees with its batches. It is compared once, without a lock."""
-        state = self._state
-        if not log_epochs.covers(epochs, now):
-            return False
-        if epochs.entries != state.epoch_file.compared and log_epochs.agrees(state.path, now, epochs):
-            state.epoch_file.compared = list(epochs.entries)
-        return epochs.entries == state.epoch_file.compared
-
-    def last_epoch(self) -> int:
-        """The epoch of the last batch, from the batch itself; -1 without one. No lock is taken: an election waits for none.
-
-        Raises CorruptRecordError for a damaged batch.
-        """
-        now, replica = self.published()
-        if now.log_end == now.log_start:
-            return -1
-        if replica.role == ROLE_LEADER and replica.epoch_start < now.log_end:
-            return now.epoch
-        end, epoch = self._last
-        if end != (now.generation, now.log_end):
-            found = self.read(now.log_end - 1, 0, now.log_end)
-            epoch = int(found.batches["leader_epoch"][-1]) if len(found.batches) else -1
-            self._last = (now.generation, now.log_end), epoch
-        return epoch
+    def last_epoch(self, now: Published, replica: Replica) -> int:
+        """The epoch of the last batch of what `published` returned, -1 without one. Raises CorruptRecordError."""
+        return self._epochs.of_last_batch(now, replica)
 
     # ---- copies ----------------------------------------------------------------------------------
 
@@ -276,6 +232,10 @@ class ReplicaLog:
         found = self._reader.fetch(offset, max_bytes=max_bytes, committed=False, upto=upto, pool=pool, whole=True)
         found.offset = offset
         return found
+
+    def bytes_from(self, offset: int) -> int:
+        """Bytes from an offset of the active segment to the log end; up to an index interval more."""
+        return self._reader.bytes_from(offset)
 
     def missing_segment(self, offset: int) -> Path | None:
         """The file of the segment with an offset, if it is not there: an open descriptor may still read it.

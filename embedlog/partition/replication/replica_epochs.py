@@ -1,0 +1,93 @@
+"""The leader epochs of one replica, without the append lock as long as its leader-epoch-checkpoint is in order.
+
+REPLICAEPOCHS-1  a checkpoint is believed if it covers the log and was compared with its batches (LOGEPOCHS-6, EPOCHFILE-1).
+    Another one is made again under the lock
+REPLICAEPOCHS-2  the epoch of the last batch is that of such a checkpoint, which is read after the page: it has the epoch of each
+    batch below the published end (REPLICALOG-2), unless the log was cut meanwhile. In doubt it is that of the batch itself
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from embedlog._native.replication import ROLE_LEADER, Replica
+from embedlog._native.system import Published
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.reader import Reader
+from embedlog.partition.recovery import log_epochs
+from embedlog.partition.replication.locked_replica import with_batches
+from embedlog.storage.checkpoints import EpochCache
+
+
+class ReplicaEpochs:
+    """Threads: any."""
+
+    def __init__(self, lock: AppendLock, reader: Reader) -> None:
+        self._lock, self._reader, self._state = lock, reader, lock.state
+        self._last: tuple[tuple[int, int], int] = (-1, -1), -1  # a generation and a log end, and the epoch of its last batch
+        reader.epochs.compare = self._compare
+
+    def checked(self, now: Published, deadline_ns: int) -> EpochCache:
+        """The leader-epoch-checkpoint; a damaged one is made again."""
+        with contextlib.suppress(*log_epochs.DAMAGE):
+            found = self._state.epoch_file.read()
+            if self._agrees(found, now):
+                return found
+        with self._lock.exclusive(deadline_ns) as held:
+            return held.epochs()
+
+    def end(self, epoch: int) -> tuple[int, int]:
+        """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
+        if not self._state.context.read_only:
+            self._compare()
+        return self._reader.epochs.end(epoch)
+
+    def _compare(self) -> None:
+        """Make a checkpoint again that is damaged, or that does not agree with the batches."""
+        now = self._state.published()
+        with contextlib.suppress(*log_epochs.DAMAGE):
+            if self._agrees(self._reader.epochs.stored(now.epoch), now):
+                return
+        with self._lock.exclusive() as held:
+            held.epochs()
+        self._reader.epochs.forget()
+
+    def _agrees(self, epochs: EpochCache, now: Published) -> bool:
+        """Whether a checkpoint covers the log and agrees with its batches. It is compared once, without a lock."""
+        file = self._state.epoch_file
+        if not log_epochs.covers(epochs, now):
+            return False
+        if epochs.entries != file.compared and log_epochs.agrees(self._state.path, now, epochs):
+            file.compared = list(epochs.entries)
+        return epochs.entries == file.compared
+
+    def of_last_batch(self, now: Published, replica: Replica) -> int:
+        """The epoch of the last batch of what was published, -1 without one. No lock is taken: an election waits for none.
+
+        Raises CorruptRecordError for a damaged batch, if it is read.
+        """
+        if now.log_end == now.log_start:
+            return -1
+        if replica.role == ROLE_LEADER and replica.epoch_start < now.log_end:
+            return now.epoch
+        end, epoch = self._last
+        if end != (now.generation, now.log_end):
+            known = self._stored_last(now)
+            epoch = self._read_last(now) if known is None else known
+            self._last = (now.generation, now.log_end), epoch
+        return epoch
+
+    def _stored_last(self, now: Published) -> int | None:
+        """The epoch of the last batch in the checkpoint; None if it is not to be believed (REPLICAEPOCHS-2)."""
+        file = self._state.epoch_file
+        with contextlib.suppress(*log_epochs.DAMAGE):
+            epochs = file.read()
+            agrees = epochs.entries == file.compared and log_epochs.covers(epochs, now)
+            if agrees and self._state.published().generation == now.generation:
+                return with_batches(epochs, now.log_end).latest_epoch
+        return None
+
+    def _read_last(self, now: Published) -> int:
+        end = now.log_end
+        found = self._reader.fetch(end - 1, max_bytes=0, committed=False, upto=end, pool=None, whole=True)
+        return int(found.batches["leader_epoch"][-1]) if len(found.batches) else -1
