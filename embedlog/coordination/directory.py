@@ -202,7 +202,7 @@ class Directory:
     def held_lock(self) -> tuple[str, int, int, int]:
         """Path, device, inode and descriptor of the held `.lock`, for the check before every append."""
         found = files.facts(self._lock_fd)
-        return os.fspath(self.path / file_names.BROKER_LOCK), found.device, found.inode, self._lock_fd
+        return f"{self.path}/{file_names.BROKER_LOCK}", found.device, found.inode, self._lock_fd
 
     def check_lock(self) -> None:
         """Raises StorageError if the directory or its lock file was replaced since the open."""

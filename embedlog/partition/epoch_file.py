@@ -4,7 +4,8 @@ EPOCHFILE-1  `compared` has entries that agree with the batches (LOGEPOCHS-6): a
 EPOCHFILE-2  a staged file is a synced temporary. It is put in place if its entries are the ones to be written; any other write
     removes it. It shortens the time under the append lock, and nothing depends on it
 EPOCHFILE-3  a file is not read again while its facts are those of the last read, if its times were older than `SETTLED_MS` then.
-    A change in the same tick of the kernel's clock leaves the times, and another file can get the same inode
+    A change in the same tick of the kernel's clock leaves the times, and another file can get the same inode. Without mappings it
+    is read each time: only an open revalidates what a network file system has cached
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ SETTLED_MS: Final = 1000  # many ticks of a clock of files
 class EpochFile:
     """Threads: any; `write` REQUIRES the append lock."""
 
-    def __init__(self, path: Path, mode: int) -> None:
-        self.path, self._mode, self._name = path, mode, str(path)
+    def __init__(self, path: Path, mode: int, *, mapped: bool = True) -> None:
+        self.path, self._mode, self._name, self._mapped = path, mode, str(path), mapped
         self.compared: list[tuple[int, int]] | None = None
         self._read: tuple[system.Facts | None, list[tuple[int, int]]] = (None, [])  # facts of the file, and what it contained
         self._staged: StagedEpochs | None = None
@@ -35,6 +36,8 @@ class EpochFile:
 
     def read(self) -> EpochCache:
         """As `checkpoints.read_epochs`, but an unchanged file is not read again (EPOCHFILE-3). Raises its errors."""
+        if not self._mapped:
+            return checkpoints.read_epochs(self._name)
         facts, (known, entries) = files.facts_of(self._name), self._read
         if facts is not None and facts == known:
             return EpochCache(entries)

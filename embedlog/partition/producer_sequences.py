@@ -207,7 +207,7 @@ class ProducerSequences:
     def _walk(self, state: ProducerState, now: Published) -> None:
         for info in self._segments.since(state.offset, now):
             at = self._place[1] if self._place[0] == info.base else 0
-            with in_file(file_names.segment_path(self._partition.path, info.base)):
+            with in_file(file_names.segment_name(self._partition.directory, info.base)):
                 for batches, marker_of in self._headers(info, at):
                     state.replay(batches, marker_of)
 
@@ -215,7 +215,7 @@ class ProducerSequences:
         """The batches of a segment from a position on, and a function that reads the markers among them."""
         partition = self._partition
         path = file_names.segment_path(partition.path, info.base)
-        with partition.context.handles.acquire(str(partition.path), info.base, file_names.LOG) as fd:
+        with partition.context.handles.acquire(partition.directory, info.base, file_names.LOG) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, batch_dtype())
                 try:

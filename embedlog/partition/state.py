@@ -58,7 +58,7 @@ class PartitionState:
         self.writer: system.Writer | None = None  # for appends of this process; set by `AppendWriter`
         self.closed = False
         self.marked_dirty = False
-        self.epoch_file = EpochFile(path / file_names.EPOCHS, context.mode)
+        self.epoch_file = EpochFile(path / file_names.EPOCHS, context.mode, mapped=not context.locked)
         self._checked_ns = 0
         self._seen: object = None
         self._forget_caches: Callable[[], None] = _no_operation

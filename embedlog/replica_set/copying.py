@@ -53,29 +53,35 @@ def copy(
     now, replica = follower.replica.published()
     if now.epoch > leader.epoch:
         raise Fenced
+    at = now.log_end
     if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
         limit = None
         if compared and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
             limit = _equal_end(leader.partition, follower)
-        follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
-    at = _copied(leader, follower, end, deadline_ns, step)
-    if (start := leader.shown().log_start) > follower.published().log_start:
-        follower.delete_records(min(start, follower.published().high_watermark))
+        at = follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
+    source = leader.shown()
+    if at < end:
+        at, source = _copied(leader, follower, (at, end), source, deadline_ns, step)
+    if source.log_start > now.log_start and source.log_start > (own := follower.published()).log_start:
+        follower.delete_records(min(source.log_start, own.high_watermark))
     return at
 
 
-def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, step: Step | None) -> int:
-    """Copy; the follower's log end. A chunk counts only if nothing was deleted from it since it was read (COPYING-6)."""
-    at = follower.replica.published()[0].log_end
-    if at >= end:
-        return at
-    source = leader.shown()
+def _copied(
+    leader: Leader, follower: Partition, span: tuple[int, int], source: Published, deadline_ns: int, step: Step | None
+) -> tuple[int, Published]:
+    """Copy the span, which begins at the follower's log end: its new one, and what the leader showed last.
+
+    A chunk counts only if nothing was deleted from it since it was read (COPYING-6).
+    """
+    at, end = span
     with _reading(leader.partition, much=_is_much(leader, source, at)) as read:
         while at < end and (step is None or step(at)):
-            fetched = None if _lacks(leader, follower, source) else _read(read, leader, max(at, source.log_start))
+            own = follower.published()
+            fetched = None if _lacks(leader, own, source) else _read(read, leader, max(at, source.log_start))
             source = leader.shown()
             inside = at if fetched is not None and len(fetched.batches) and int(fetched.batches["base_offset"][0]) < at else -1
-            if fetched is None or inside >= 0 or _lacks(leader, follower, source):
+            if fetched is None or inside >= 0 or _lacks(leader, own, source):
                 at = follower.replica.begin_again(source, leader.epoch, _begin_of(leader, source), deadline_ns, inside=inside)
                 continue
             if not len(fetched.batches):
@@ -86,7 +92,7 @@ def _copied(leader: Leader, follower: Partition, end: int, deadline_ns: int, ste
                 raise StorageError("the batches of the leader do not continue the log", path=follower.path, found=at)
     if step is not None:
         step(at)
-    return at
+    return at, source
 
 
 def _is_much(leader: Leader, source: Published, at: int) -> bool:
@@ -96,9 +102,8 @@ def _is_much(leader: Leader, source: Published, at: int) -> bool:
     return source.segment_size > LARGE_CHUNK_BYTES and leader.partition.replica.bytes_from(at) > LARGE_CHUNK_BYTES
 
 
-def _lacks(leader: Leader, follower: Partition, source: Published) -> bool:
+def _lacks(leader: Leader, now: Published, source: Published) -> bool:
     """Whether the follower must begin again: also at the begin of a batch with the leader's log start it need not (COPYING-7)."""
-    now = follower.published()
     if now.log_end < source.log_start and now.purged_to >= source.purged_to and now.log_end == _begin_of(leader, source):
         return False
     return lacks_deleted(now, source)

@@ -87,10 +87,11 @@ class Leaders(PartitionDirectories):
 
     # ---- the leader ------------------------------------------------------------------------------
 
-    def leader(self, deadline_ns: int, lowest: int = -1, *, wait: bool = True) -> Leader:
+    def leader(self, deadline_ns: int, lowest: int = -1, *, wait: bool = True, show: bool = True) -> Leader:
         """The replica that leads, in an epoch from `lowest` on. Elects one if the present leader fails.
 
-        Without `wait` one attempt is made. Raises LeaderNotAvailableError.
+        Without `wait` one attempt is made. Without `show` the caller commits what it appends next, and with it the start of the
+        epoch. Raises LeaderNotAvailableError.
         """
         reason = ""
         while True:
@@ -98,7 +99,7 @@ class Leaders(PartitionDirectories):
             decided = self._decided(state)
             if self._directories.read_only:
                 return self._readable(decided)
-            found = self._led(state, deadline_ns)
+            found = self._led(state, deadline_ns, show=show)
             if found is not None and found.epoch >= lowest:
                 self._unled_ns = 0
                 return found
@@ -147,7 +148,7 @@ class Leaders(PartitionDirectories):
         member = None if decided.leader == NO_LEADER else self.usable(decided.leader)
         return member is not None and member.incarnation == decided.leader_incarnation
 
-    def _led(self, state: State, deadline_ns: int) -> Leader | None:
+    def _led(self, state: State, deadline_ns: int, *, show: bool = True) -> Leader | None:
         """The leader in this state, with the decision installed; None if there is none, or if its directory fails."""
         decided = self._decided(state)
         member = self.usable(decided.leader)
@@ -158,7 +159,7 @@ class Leaders(PartitionDirectories):
             now, replica = partition.replica.published()
             leads = replica.role == replication.ROLE_LEADER
             if leads and (now.epoch, replica.partition_epoch) >= (decided.leader_epoch, decided.partition_epoch):
-                if now.high_watermark < replica.epoch_start:
+                if show and now.high_watermark < replica.epoch_start:
                     self._show(Leader(decided.leader, partition, now.epoch), replica.epoch_start, deadline_ns)
                 return Leader(decided.leader, partition, now.epoch)
             if now.epoch > decided.leader_epoch or member.incarnation != decided.leader_incarnation:
@@ -166,12 +167,12 @@ class Leaders(PartitionDirectories):
             staged, self._staged = self._staged, None
             if staged is not None:
                 staged.prepare(self, state)
-            return self._install(state, deadline_ns)
+            return self._install(state, deadline_ns, show=show)
         except EmbedlogError as problem:
             self.blame(problem)
             return None
 
-    def _install(self, read: State, deadline_ns: int) -> Leader | None:
+    def _install(self, read: State, deadline_ns: int, *, show: bool) -> Leader | None:
         """Install the settled decision in the leader's page (LEADERS-1, REPLICA-9). `read` is the state that was read."""
         try:
             state = self._decisions.settled()
@@ -195,7 +196,8 @@ class Leaders(PartitionDirectories):
         if replica.role != replication.ROLE_LEADER:
             return None
         leader = Leader(decided.leader, partition, now.epoch)
-        self._show(leader, replica.epoch_start, deadline_ns)
+        if show:
+            self._show(leader, replica.epoch_start, deadline_ns)
         return leader
 
     def _has_decision(self, state: State, read: State) -> bool:

@@ -59,8 +59,8 @@ class LedPartition:
         """The deadline of a call, that of the caller or of this partition."""
         return self.deadline() if deadline_ns is None else bounded(deadline_ns)
 
-    def _led(self, deadline_ns: int) -> Leader:
-        """The leader, if its page still shows the epoch; otherwise the next one."""
+    def _led(self, deadline_ns: int, *, show: bool = True) -> Leader:
+        """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of `Leaders.leader`."""
         found, changes = self._leader, self._replicas.changes
         if found is not None and changes == self._changes:
             try:
@@ -70,7 +70,7 @@ class LedPartition:
             except EmbedlogError as problem:
                 self._replicas.blame(problem)
         self._changes, self._leader = changes, None
-        self._leader = found = self._replicas.leader(deadline_ns, self._lowest)
+        self._leader = found = self._replicas.leader(deadline_ns, self._lowest, show=show)
         return found
 
     def _shown(self, deadline_ns: int) -> Leader:

@@ -126,7 +126,7 @@ class ReplicatedPartition(LedPartition):
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
         while True:
-            leader = self._led(until)
+            leader = self._led(until, show=not all_in_sync)
             try:
                 if progress.pieces and progress.epoch != leader.epoch:
                     survived(progress, leader, progress.epoch)

@@ -47,7 +47,10 @@ def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
 
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """A descriptor of a regular file, or with O_DIRECTORY of a directory; closed on exec. Raises StorageError."""
-    code = _unless_interrupted(system.open_file, os.fspath(path), flags, mode)
+    name = os.fspath(path)
+    code = system.open_file(name, flags, mode)
+    if code < 0:
+        code = _unless_interrupted(system.open_file, name, flags, mode) if system.errno_of(code) == errno.EINTR else code
     return code if code >= 0 else _not_opened(code, path)
 
 
@@ -147,8 +150,11 @@ def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Sync a directory: names created, renamed or removed in it are on disk afterwards."""
-    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         sync(fd, path)
+    finally:
+        close(fd)
 
 
 def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:

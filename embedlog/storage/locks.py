@@ -50,7 +50,7 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     A process that can open a file can lock it. So only users with write access to its directory may read it. The owner of the
     file removes the permission of all others, also from a file of an older version.
     """
-    parent = files.lstat(os.path.join(os.path.dirname(path), os.curdir))
+    parent = files.lstat(f"{os.path.dirname(path) or os.curdir}/.")
     for users in (0o060, 0o006):
         if parent is not None and not parent.mode & mode & users & 0o222:
             mode &= ~users

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import embedlog
 from embedlog.errors import EmbedlogError
 from embedlog.partition import epoch_file
 from embedlog.partition.epoch_file import EpochFile
@@ -63,6 +64,20 @@ def test_an_old_file_is_read_once(file: EpochFile, reads: list[object], monkeypa
         assert found.entries == ENTRIES
         found.assign(9, 99)  # the caller's own copy
     assert len(reads) == 1
+
+
+def test_without_mappings_it_is_read_each_time(
+    file: EpochFile, reads: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(epoch_file, "SETTLED_MS", -1)
+    unmapped = EpochFile(file.path, 0o666, mapped=False)
+    for _ in range(3):
+        assert unmapped.read().entries == ENTRIES
+    assert len(reads) == 3
+    for shared, mapped in (("no", True), ("locks", False)):
+        with embedlog.open(tmp_path / shared, shared=shared, housekeeping=False) as log:
+            log.create_topic("t")
+            assert log._engine.partition("t", 0)._state.epoch_file._mapped is mapped
 
 
 @pytest.mark.parametrize("change", [by_replacement, in_place])

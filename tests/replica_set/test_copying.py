@@ -62,7 +62,7 @@ def test_a_follower_gets_every_byte(tmp_path: Path, rng: random.Random, count: i
 def test_the_next_chunk_is_read_ahead_if_much_is_to_be_copied(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Little is to be copied to a follower that lacks the end of a large segment, also if nobody has read there."""
+    """Little is to be copied to a follower that lacks the end of a large segment, also if no reader was there."""
     with a_set(tmp_path) as (_, [process]):
         leader = process.replicas.leader(far())
         with_one_segment(process)

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import system
-from embedlog.errors import LeaderNotAvailableError, NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
+from embedlog.errors import (
+    LeaderNotAvailableError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceError,
+)
+from embedlog.format.record_batch import Stamp
 from embedlog.partition.log_context import AppendProgress
+from embedlog.replica_set.leaders import Leader
+from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replication.events import Found
 from tests.support.batches import Row, batch
 from tests.support.replica_partitions import Process, a_set
-from tests.support.stamped_batches import run_of
+from tests.support.stamped_batches import run_of, stamped
 
 
 def far() -> int:
@@ -82,6 +90,46 @@ def test_a_leader_that_fails_is_replaced_and_returns_without_its_own_records(tmp
         process.partition.append(run_of(b"third"))
         assert {process.data(node) for node in (1, 2, 3)} == {process.data(2)}
         assert b"never copied" not in process.data(1)
+
+
+def test_the_first_append_to_a_new_leader_commits_the_records_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its followers do not know that the second record is committed: one commit shows that, and the new record."""
+    commits: list[int] = []
+    commit = PartitionReplicas.commit
+
+    def counted(replicas: PartitionReplicas, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
+        commits.append(end)
+        return commit(replicas, leader, end, deadline_ns, wait=wait)
+
+    with a_set(tmp_path) as (decisions, [process]):
+        for value in (b"first", b"second"):
+            process.partition.append(run_of(value))
+        assert [process.published(node).high_watermark for node in (2, 3)] == [1, 1]
+        process.disks[1].broken = True
+        monkeypatch.setattr(PartitionReplicas, "commit", counted)
+        assert process.partition.append(run_of(b"third")).base_offset == 2
+        assert commits == [3]
+        assert decisions.partition.leader_epoch == 1
+        assert process.partition.bounds().high_watermark == 3
+
+
+@pytest.mark.parametrize("acks_1", [False, True], ids=["no other", "acks=1"])
+def test_readers_get_all_records_after_the_first_append_to_a_new_leader_was_refused(tmp_path: Path, acks_1: bool) -> None:
+    """REPLICA-10: the start of the epoch is committed for them."""
+    with a_set(tmp_path) as (_, [process]):
+        stamp = Stamp(7, 0)
+        for number, value in enumerate((b"first", b"second")):
+            process.partition.append(stamped(stamp, number, value), stamp=stamp)
+        process.disks[1].broken = True
+        for _ in range(2):
+            with pytest.raises(OutOfOrderSequenceError):
+                process.partition.append(stamped(stamp, 5, b"refused"), stamp=stamp)
+        if acks_1:
+            process.partition.append(run_of(b"third"), all_in_sync=False)
+        found = process.partition.fetch(0)
+        assert found.next_offset == process.partition.bounds().high_watermark >= 2
+        assert b"first" in found.data.tobytes()
+        assert b"second" in found.data.tobytes()
 
 
 def test_all_leaders_but_one_may_fail_one_after_the_other(tmp_path: Path) -> None:

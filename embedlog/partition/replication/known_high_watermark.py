@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from embedlog.partition.state import PartitionState
 
 
-def known_high_watermark(state: PartitionState, now: Published) -> int:
-    """The offset below which records are known to be committed: that of the page, if the directory belongs to no set."""
+def known_high_watermark(state: PartitionState, now: Published, role: int | None = None) -> int:
+    """The offset below which records are known to be committed: that of the page, if the directory belongs to no set.
+
+    `role`: that in the page, if it is known.
+    """
     if not state.context.in_set:
         return now.high_watermark
-    found = replication.read(state.page)
-    if found is not None and found[1].role != ROLE_NONE:
+    if role is None and (found := replication.read(state.page)) is not None:
+        role = found[1].role
+    if role not in (None, ROLE_NONE):
         return now.high_watermark
     noted = state.context.high_watermarks
     known = 0 if noted is None else noted.of(state.topic, state.number)

@@ -2,8 +2,9 @@
 
 REPLICAEPOCHS-1  a checkpoint is believed if it covers the log and was compared with its batches (LOGEPOCHS-6, EPOCHFILE-1).
     Another one is made again under the lock
-REPLICAEPOCHS-2  the epoch of the last batch is that of such a checkpoint, which is read after the page: it has the epoch of each
-    batch below the published end (REPLICALOG-2), unless the log was cut meanwhile. In doubt it is that of the batch itself
+REPLICAEPOCHS-2  the epoch of the last batch comes from such a checkpoint, else from the batch itself. It is read after the page.
+    So it has the epoch of each batch below the published end (REPLICALOG-2), unless the log was cut meanwhile. Damage of an epoch
+    without a batch is not noticed by a comparison: no batch has a later epoch than the page
 """
 
 from __future__ import annotations
@@ -82,9 +83,11 @@ class ReplicaEpochs:
         file = self._state.epoch_file
         with contextlib.suppress(*log_epochs.DAMAGE):
             epochs = file.read()
-            agrees = epochs.entries == file.compared and log_epochs.covers(epochs, now)
-            if agrees and self._state.published().generation == now.generation:
-                return with_batches(epochs, now.log_end).latest_epoch
+            if epochs.entries != file.compared or not log_epochs.covers(epochs, now):
+                return None
+            last = with_batches(epochs, now.log_end).latest_epoch
+            if last <= now.epoch and self._state.published().generation == now.generation:
+                return last
         return None
 
     def _read_last(self, now: Published) -> int:

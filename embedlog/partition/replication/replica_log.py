@@ -122,7 +122,7 @@ class ReplicaLog:
                 return False
             if replica.role == ROLE_FOLLOWER and decision.epoch == now.epoch:
                 return False  # another directory leads in this epoch
-            now = self._with_high_watermark(now)
+            now = self._with_high_watermark(now, replica)
             start, epochs = replica.epoch_start, None
             if replica.role == ROLE_NONE or decision.epoch != now.epoch:
                 start, epochs = self._begin_epoch(held, decision.epoch)
@@ -163,9 +163,10 @@ class ReplicaLog:
         after = begun(before, now, replica, epoch) if leads else joined(before, now, epoch)
         return self._state.epoch_file.stage(after)
 
-    def _with_high_watermark(self, now: Published) -> Published:
+    def _with_high_watermark(self, now: Published, replica: Replica) -> Published:
         """REPLICALOG-5."""
-        return now._replace(high_watermark=known_high_watermark(self._state, now))
+        known = known_high_watermark(self._state, now, replica.role)
+        return now if known == now.high_watermark else now._replace(high_watermark=known)
 
     def follow(
         self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None, *, limit: int | None = None
@@ -205,8 +206,9 @@ class ReplicaLog:
             return now.log_end
         if now.log_end != seen_end or held.epochs().entries != seen.entries:
             return -1
-        now = self._with_high_watermark(now)
-        now = now._replace(purged_to=min(now.purged_to, max(end, now.log_start)))  # REPLICALOG-6
+        now = self._with_high_watermark(now, replica)
+        if now.purged_to > (most := max(end, now.log_start)):
+            now = now._replace(purged_to=most)  # REPLICALOG-6
         if now != held.now:
             held.publish(now, replica)
         changed = replica._replace(maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0)

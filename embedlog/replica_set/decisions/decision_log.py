@@ -128,7 +128,8 @@ class DecisionLog:
 
     def last_view(self) -> View:
         """The newest view that this object has read, without access to a directory."""
-        return max(self._shown[1], self._view, key=lambda view: view.position)
+        shown, view = self._shown[1], self._view
+        return shown if shown.position >= view.position else view
 
     def version(self) -> int:
         """A number that rises with each decision that a copy shows: cheap to compare before `hint`."""
@@ -138,9 +139,11 @@ class DecisionLog:
         """Each copy that answers, with the facts of its page, the one with the highest watermark first."""
         found = []
         for copy in self._renewed():
-            with contextlib.suppress(EmbedlogError):
+            try:
                 now, replica = copy.partition.replica.published()
-                found.append((copy, (copy.node, replica.role, now.epoch, now.generation, now.high_watermark)))
+            except EmbedlogError:
+                continue
+            found.append((copy, (copy.node, replica.role, now.epoch, now.generation, now.high_watermark)))
         return sorted(found, key=lambda each: each[1][-1], reverse=True)
 
     def _read(self, copy: Copy, end: int) -> View | None:

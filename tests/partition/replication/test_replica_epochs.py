@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
 import pytest
 
+from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER
+from embedlog.errors import CorruptRecordError
 from embedlog.partition import epoch_file
 from embedlog.partition.partition import Partition
-from embedlog.storage import file_names
+from embedlog.storage import checkpoints, file_names, files
 from tests.support import replica_logs
 from tests.support.stamped_batches import run_of
 
@@ -20,6 +23,13 @@ def of_the_batch(partition: Partition) -> int:
     if now.log_end == now.log_start:
         return -1
     return int(partition.replica.read(now.log_end - 1, 0, now.log_end).batches["leader_epoch"][-1])
+
+
+def damage(path: Path, data: bytes) -> None:
+    """Change a file so that its times show it."""
+    before = files.facts_of(path)
+    while files.facts_of(path) == before:
+        path.write_bytes(data)
 
 
 def check(partitions: list[Partition], rng: random.Random) -> None:
@@ -40,24 +50,23 @@ def test_it_is_that_of_the_batch_whatever_two_processes_do(
         path = one.path / file_names.EPOCHS
         for _ in range(60):
             each, step = rng.choice((one, other)), rng.random()
-            now = each.published()
+            now, replica = each.replica.published()
             if step < 0.3:
                 replica_logs.lead(each, now.epoch + rng.randint(1, 3))
-            elif step < 0.6 and now.epoch > 0:
+            elif step < 0.6 and replica.role == ROLE_LEADER:
                 each.replica.require(now.epoch, all_in_sync=False)
                 each.append(run_of(*[rng.randbytes(rng.randint(1, 80)) for _ in range(rng.randint(1, 4))]))
             elif step < 0.75:
-                with each.replica.exclusive() as held:
-                    held.truncate(rng.choice([at for at in replica_logs.boundaries(each) if at >= now.log_start]))
-            elif step < 0.85:
-                each.replica.commit([], now.epoch) if now.epoch > 0 else None
+                end = max(now.high_watermark, rng.choice(replica_logs.boundaries(each)))
+                each.replica.follow(3, now.epoch + 1, lambda epoch, end=end: (epoch, end))  # type: ignore[misc]
+            elif step < 0.85 and replica.role == ROLE_LEADER:
+                each.replica.commit([], now.epoch)
                 each.delete_records(rng.choice(replica_logs.boundaries(each)[: rng.randint(1, 20)]))
             elif step < 0.9:
                 path.unlink(missing_ok=True)
-            elif step < 0.95 and path.exists():
-                path.write_bytes(path.read_bytes().replace(b"2", b"3"))
-            elif path.exists():
-                path.write_bytes(path.read_bytes()[:-3])
+            elif path.exists() and (checkpoints.read_epochs(path).latest or (0, 0))[1] < now.log_end:
+                data = path.read_bytes()  # no batch shows damage of an epoch that has none
+                damage(path, data.replace(b"2", b"3") if step < 0.95 else data[:-3])
             with each.replica.exclusive() as held:  # which makes a damaged file again
                 held.epochs()
             check([one, other], rng)
@@ -82,3 +91,20 @@ def test_no_batch_is_read_for_it_unless_the_file_is_not_compared(
         partition.replica._epochs._last = (-1, -1), -1
         assert partition.replica.last_epoch(*shown) == 2
         assert len(reads) == 1
+
+
+def test_no_epoch_above_that_of_the_page_is_believed(tmp_path: Path) -> None:
+    """An epoch is damaged while no batch has it; then a batch gets the true one."""
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.lead(partition, 2)
+        partition.append(run_of(b"a"))
+        replica_logs.lead(partition, 4)
+        path = partition.path / file_names.EPOCHS
+        assert path.read_bytes() == b"0\n2\n2 0\n4 1\n"
+        path.write_bytes(b"0\n2\n2 0\n7 1\n")
+        partition.replica._epochs.checked(partition.published(), replica_logs.FAR)
+        partition.append(run_of(b"b"))
+        now, replica = partition.replica.published()
+        follower = replica._replace(role=ROLE_FOLLOWER)
+        with contextlib.suppress(CorruptRecordError):  # by the batch
+            assert partition.replica.last_epoch(now, follower) == 4
