@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from embedlog._native import system
+from embedlog.config.options import parse
+from embedlog.config.topic import TopicConfig
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import NotLeader
@@ -37,7 +38,7 @@ def partition(process: Process, node: int) -> Partition:
 def with_one_segment(process: Process) -> None:
     for node in (1, 2, 3):
         each = partition(process, node)
-        each.apply_config(dataclasses.replace(each.config, segment_bytes=1 << 20))
+        each.apply_config(parse(TopicConfig, {"index.interval.bytes": 300}))
 
 
 def filled(process: Process, rng: random.Random, count: int = 200) -> int:
