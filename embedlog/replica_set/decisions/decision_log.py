@@ -78,9 +78,12 @@ class DecisionLog:
     def _renewed(self) -> list[Copy]:
         """The attached copies. A copy that is closed because its directory was missing is opened again."""
         for copy in list(self._copies.values()):
-            with contextlib.suppress(EmbedlogError):
-                if (found := copy.renewed()) is not copy and self._copies.get(copy.node) is copy:
-                    self.attach(found)
+            try:
+                found = copy.renewed()
+            except EmbedlogError:
+                continue
+            if found is not copy and self._copies.get(copy.node) is copy:
+                self.attach(found)
         return list(self._copies.values())
 
     @property
@@ -359,7 +362,7 @@ class _Session:
             if self.leveling or not settled:
                 view = self._write((NoOp(),), best, view, continues)
             self.view = view
-            return found if isinstance(found, Refusal) else Decided(view.state, ())
+            return found if isinstance(found, Refusal) else Decided(view.state, (), derivation.others)
         after = apply_all(view.state, found)
         if self.forced:
             self._require_majority(self._held, [view.state, after])
