@@ -18,23 +18,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from embedlog._callbacks import Progress, Work
+from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
-from embedlog._native import system, waits
+from embedlog._native import waits
 from embedlog.clients import Children
-from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
-from embedlog.partition.api import LogPartition, WatchedLog
-from embedlog.partition.interposer import Interposer
 from embedlog.partition.log_context import Traffic
 from embedlog.storage import files
-from embedlog.topic import Topic, is_internal
+from embedlog.topic import is_internal
 
 if TYPE_CHECKING:
+    from embedlog._callbacks import Progress
+    from embedlog._native import system
+    from embedlog.config.topic import LogConfig, TopicConfig
     from embedlog.coordination.groups.group_coordinator import Groups
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.partition.api import LogPartition, WatchedLog
+    from embedlog.partition.interposer import Interposer
     from embedlog.storage.liveness import Liveness
+    from embedlog.topic import Topic
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -13,23 +13,27 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from embedlog._callbacks import Work
 from embedlog._logging import logger
-from embedlog._metrics import Metrics
 from embedlog._native import system
-from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.errors import DirectoryInUseError, EmbedlogError, LockTimeoutError, ReadOnlyError, UnknownTopicOrPartitionError
-from embedlog.partition.interposer import Interposer
-from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, Traffic, write_checkpoints
+from embedlog.partition.log_context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles
-from embedlog.topic import Topic, TopicRegistry
+from embedlog.topic import TopicRegistry
+
+if TYPE_CHECKING:
+    from embedlog._callbacks import Work
+    from embedlog._metrics import Metrics
+    from embedlog.config.topic import LogConfig, TopicConfig
+    from embedlog.partition.interposer import Interposer
+    from embedlog.partition.log_context import Traffic
+    from embedlog.topic import Topic
 
 NUMBERS_SHOWN: Final = 8  # of the partitions in a message
 

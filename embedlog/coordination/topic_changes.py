@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._logging import WARNING
@@ -20,12 +20,14 @@ from embedlog._logging import logger as _logger
 from embedlog._native import system
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
-from embedlog.coordination.host import DirectoryHost
 from embedlog.errors import EmbedlogError, ReadOnlyError
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import check, map_page
 from embedlog.storage.identity import new_id, read_topic_id
 from embedlog.topic import Topic
+
+if TYPE_CHECKING:
+    from embedlog.coordination.host import DirectoryHost
 
 SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
 

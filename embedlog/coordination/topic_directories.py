@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from embedlog import _logging
 from embedlog._classes import NamedTuple
@@ -31,7 +32,10 @@ from embedlog._logging import logger as _logger
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_topic_id
-from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
+from embedlog.topic import RESERVED_TOPICS, Topic
+
+if TYPE_CHECKING:
+    from embedlog.topic import TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
 SIDE_BY_SIDE = 8  # partitions that are created in parallel

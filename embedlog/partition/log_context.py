@@ -13,22 +13,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog._callbacks import Work
 from embedlog._classes import NamedTuple, made, structure
 from embedlog._metrics import Metrics
-from embedlog._native import system
 from embedlog._native.lazy_numpy import np
-from embedlog._native.system import Published
-from embedlog.config.topic import TopicConfig
 from embedlog.errors import InvalidRecordError
 from embedlog.format.compression import LIMIT_BYTES
-from embedlog.format.record_columns import Batches, EncodedRun
-from embedlog.partition.interposer import Interposer
 from embedlog.partition.usual.recent_batches import RecentBatches
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.descriptors import Handles
+
+if TYPE_CHECKING:
+    from embedlog._native import system
+    from embedlog._native.system import Published
+    from embedlog.config.topic import TopicConfig
+    from embedlog.format.record_columns import Batches, EncodedRun
+    from embedlog.partition.interposer import Interposer
 
 
 class Appended(NamedTuple):

@@ -11,38 +11,42 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._callbacks import Work
 from embedlog._native import system
-from embedlog._native.system import Published
-from embedlog.config.topic import TopicConfig
-from embedlog.format.producer_state import ProducerState
-from embedlog.format.record_batch import Batches, EncodedRun, Stamp
 from embedlog.partition import idempotent_append, markers, retention, shutdown
 from embedlog.partition.aborted_index import AbortedIndex
-from embedlog.partition.append_lock import AppendLock, HeldAppend
+from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.compaction.cleaner import Cleaner
-from embedlog.partition.locked_partition import LockedPartition
-from embedlog.partition.log_context import Appended, AppendProgress, Bounds, Checkpoint, Context, DirectTarget, check_sizes
+from embedlog.partition.log_context import AppendProgress, Checkpoint, check_sizes
 from embedlog.partition.producer_sequences import ProducerSequences
-from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.reader import Reader
 from embedlog.partition.replication.known_high_watermark import as_known
 from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.partition.segment_info import holds_data
 from embedlog.partition.segment_list import SegmentList
-from embedlog.partition.split_points import SplitPoint, split_points
+from embedlog.partition.split_points import split_points
 from embedlog.partition.state import PartitionState
 from embedlog.partition.sync import Syncer
 from embedlog.partition.time_pruning import TimePruning
 from embedlog.partition.writer import AppendWriter
 from embedlog.storage import file_names, files, locks
-from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
+    from embedlog._native.system import Published
+    from embedlog.config.topic import TopicConfig
     from embedlog.format.aborted_transactions import Entries
     from embedlog.format.buffer_pool import BufferPool
+    from embedlog.format.producer_state import ProducerState
+    from embedlog.format.record_batch import Batches, EncodedRun, Stamp
+    from embedlog.partition.append_lock import HeldAppend
+    from embedlog.partition.locked_partition import LockedPartition
+    from embedlog.partition.log_context import Appended, Bounds, Context, DirectTarget
+    from embedlog.partition.reader import Fetched
     from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.replication.followers import Followers
+    from embedlog.partition.split_points import SplitPoint
     from embedlog.partition.usual.tail import Tail
     from embedlog.storage.manifest import SegmentInfo
+    from embedlog.types import OffsetAndTimestamp
 
 
 class Partition:
