@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog._classes import NamedTuple
@@ -163,6 +165,9 @@ def point(name: str) -> int:
 # ---- calls ----------------------------------------------------------------------------------------
 
 
+_ENCODING: Final = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as `os.fsencode`, for what is called often
+
+
 class Facts(NamedTuple):
     """The fields of fstat that embedlog uses."""
 
@@ -180,12 +185,13 @@ class Facts(NamedTuple):
         return self.changed_ns // 1_000_000
 
 
+_FACTS: Final = struct.Struct("=7q")  # el_file_facts
+assert _FACTS.size == ffi.sizeof("el_file_facts")
+_as_facts: Final[Callable[[tuple[int, ...]], Facts]] = partial(tuple.__new__, Facts)
+
+
 def _facts(code: int, found: Any) -> Facts | int:
-    return (
-        code
-        if code < 0
-        else Facts(found.size, found.device, found.inode, found.modified_ns, found.links, found.mode, found.changed_ns)
-    )
+    return code if code < 0 else _as_facts(_FACTS.unpack(ffi.buffer(found)))
 
 
 def facts(fd: int) -> Facts | int:
@@ -195,11 +201,11 @@ def facts(fd: int) -> Facts | int:
 
 def facts_of(path: str) -> Facts | int:
     found = ffi.new("el_file_facts *")
-    return _facts(lib.el_facts_of(os.fsencode(path), found), found)
+    return _facts(lib.el_facts_of(path.encode(*_ENCODING), found), found)
 
 
 def open_file(path: str, flags: int, mode: int) -> int:
-    return int(lib.el_open(os.fsencode(path), flags, mode))
+    return int(lib.el_open(path.encode(*_ENCODING), flags, mode))
 
 
 def close(fd: int) -> int:

@@ -40,7 +40,7 @@ class EpochFile:
             return checkpoints.read_epochs(self._name)
         facts, (known, entries) = files.facts_of(self._name), self._read
         if facts is not None and facts == known:
-            return EpochCache(entries)
+            return EpochCache.rising(entries)
         found = checkpoints.read_epochs(self._name)
         settled = facts is not None and max(facts.modified_ns, facts.changed_ns) // 1_000_000 < system.kernel_ms() - SETTLED_MS
         self._read = (facts if settled else None, list(found.entries))

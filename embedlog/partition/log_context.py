@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -240,7 +240,8 @@ class KeptDescriptors:
                 self._open[key] = (each, now)
                 self._open.move_to_end(key)
         excess = len(self._open) - self._limit
-        return [each for each, _ in self._open.values() if each is not holder][: excess + self._spare] if excess > 0 else ()
+        others = (each for each, _ in self._open.values() if each is not holder)
+        return list(islice(others, excess + self._spare)) if excess > 0 else ()
 
     def release_all(self, wait_s: float) -> bool:
         """Release every holder; False if one was in use for longer than the wait."""

@@ -214,7 +214,7 @@ class ProducerSequences:
     def _headers(self, info: SegmentInfo, position: int) -> Iterator[tuple[Batches, Callable[[int], Marker | None]]]:
         """The batches of a segment from a position on, and a function that reads the markers among them."""
         partition = self._partition
-        path = file_names.segment_path(partition.path, info.base)
+        name = file_names.segment_name(partition.directory, info.base)
         with partition.context.handles.acquire(partition.directory, info.base, file_names.LOG) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, batch_dtype())
@@ -222,14 +222,14 @@ class ProducerSequences:
                     count, position = system.walk_headers(fd, position, info.size, rows, info.base)
                 except CorruptRecordError:
                     break
-                yield rows[:count], partial(_marker, fd, path, rows)
+                yield rows[:count], partial(_marker, fd, name, rows)
             if position < info.size:  # old messages, or damage: a full walk shows which
-                walk = Walk(fd, path, Chain(gaps_allowed=True), position, info.size)
+                walk = Walk(fd, Path(name), Chain(gaps_allowed=True), position, info.size)
                 for data, batches in walk.chunks():
                     yield batches, producer_history.markers_in(data, batches)
                 if walk.problem is not None or walk.end < info.size:
                     raise CorruptRecordError(
-                        walk.problem.message if walk.problem else "the segment ends inside a batch", path=path, position=walk.end
+                        walk.problem.message if walk.problem else "the segment ends inside a batch", path=name, position=walk.end
                     )
 
 
@@ -237,7 +237,7 @@ def _replayed(state: ProducerState, rows: Batches, marker_of: Callable[[int], Ma
     state.replay(rows, marker_of)
 
 
-def _marker(fd: int, path: Path, rows: Batches, row: int) -> Marker | None:
+def _marker(fd: int, path: str, rows: Batches, row: int) -> Marker | None:
     if not rows["records"][row]:
         return None
     position = int(rows["position"][row])

@@ -170,6 +170,13 @@ class EpochCache:
         for epoch, start in entries:
             self.assign(epoch, start)
 
+    @classmethod
+    def rising(cls, entries: Iterable[tuple[int, int]]) -> EpochCache:
+        """A cache of these entries. REQUIRES: they are some of another cache, in its order."""
+        found = cls()
+        found.entries = list(entries)
+        return found
+
     @property
     def latest(self) -> tuple[int, int] | None:
         """The last (epoch, start offset), or None."""

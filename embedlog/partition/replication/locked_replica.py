@@ -195,6 +195,8 @@ class LockedReplica:
         now, held = self.now, self.held
         if not len(rows) or not now.flags & GAPLESS:
             return
+        if len(rows) == 1 and int(rows["base_offset"][0]) == now.log_end:
+            return
         starts, ends = rows["base_offset"], rows["base_offset"] + rows["last_offset_delta"] + 1
         if int(starts[0]) == now.log_end and (starts[1:] == ends[:-1]).all():
             return
@@ -228,7 +230,7 @@ class LockedReplica:
 
 def begun(before: EpochCache, now: Published, replica: Replica, epoch: int) -> EpochCache:
     """The epochs of a leader that begins an epoch above that of its page."""
-    after = EpochCache(entry for entry in before.entries if entry[0] < epoch)
+    after = EpochCache.rising(entry for entry in before.entries if entry[0] < epoch)
     if replica.role == replication.ROLE_LEADER and replica.epoch_start < now.log_end:
         after.assign(now.epoch, replica.epoch_start)  # the interrupted beginning replaced an epoch without a batch
     after.assign(epoch, now.log_end)
@@ -244,7 +246,7 @@ def joined(before: EpochCache, now: Published, epoch: int) -> EpochCache:
 
 def with_batches(epochs: EpochCache, log_end: int) -> EpochCache:
     """The epochs that have a batch below the log end."""
-    return EpochCache(entry for entry in epochs.entries if entry[1] < log_end)
+    return EpochCache.rising(entry for entry in epochs.entries if entry[1] < log_end)
 
 
 def _end_of(rows: Batches) -> int:
