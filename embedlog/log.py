@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from embedlog.aio.producer import AsyncProducer
     from embedlog.columns.scan import Scan
     from embedlog.columns.scan_bounds import OffsetBound
-    from embedlog.config.client import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
+    from embedlog.config.callables import Deserializer, Serializer
+    from embedlog.config.client import ConsumerConfig, K, ProducerConfig, V
     from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions
     from embedlog.consumer.consumer import Consumer
     from embedlog.integrity.report import CheckReport

@@ -15,7 +15,7 @@ from embedlog.config.conversions import Convert, by_method
 from embedlog.errors import SerializationError
 
 if TYPE_CHECKING:
-    from embedlog.config.client import Deserializer
+    from embedlog.config.callables import Deserializer
 
 Adapted: TypeAlias = "_OfRecord | Callable[[bytes], Any]"
 

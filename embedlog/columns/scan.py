@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from embedlog.config.client import Deserializer, K, V
+    from embedlog.config.callables import Deserializer
+    from embedlog.config.client import K, V
     from embedlog.engine import Engine
     from embedlog.partition.api import ReadableLog
 

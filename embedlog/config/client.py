@@ -7,9 +7,9 @@ CLIENTCONFIG-2  if two options conflict, a default is changed, as in Kafka's cli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from embedlog.config.options import INT_MAX, Options, configuration, dotted, option
 from embedlog.errors import ConfigError
@@ -20,49 +20,15 @@ _NO_SERVER = "there is no server; a log directory is opened by its path"
 if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type checkers know them earlier
     from typing_extensions import TypeVar
 
+    from embedlog.config.callables import Deserializer, Partitioner, Serializer
+
     K = TypeVar("K", default=Any)
     V = TypeVar("V", default=Any)
-    T_contra = TypeVar("T_contra", contravariant=True, default=Any)
-    T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
-    K, V, T_contra, T_co = TypeVar("K"), TypeVar("V"), TypeVar("T_contra", contravariant=True), TypeVar("T_co", covariant=True)
+    K, V = TypeVar("K"), TypeVar("V")
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
-
-
-class SerializerObject(Protocol[T_contra]):
-    """A serializer that also gets topic and headers, as in kafka-python 3."""
-
-    def serialize(self, topic: str, headers: Any, data: T_contra, /) -> Bytes | None:
-        """The bytes of `data`, None for a null."""
-
-
-class SerializerOfTwo(Protocol[T_contra]):
-    """A serializer that also gets the topic, as in earlier versions of kafka-python."""
-
-    def serialize(self, topic: str, data: T_contra, /) -> Bytes | None:
-        """The bytes of `data`, None for a null."""
-
-
-class DeserializerObject(Protocol[T_co]):
-    """A deserializer that also gets topic and headers, as in kafka-python 3."""
-
-    def deserialize(self, topic: str, headers: Any, data: bytes, /) -> T_co:
-        """The key or value of `data`; not called for a null."""
-
-
-class DeserializerOfTwo(Protocol[T_co]):
-    """A deserializer that also gets the topic, as in earlier versions of kafka-python."""
-
-    def deserialize(self, topic: str, data: bytes, /) -> T_co:
-        """The key or value of `data`; not called for a null."""
-
-
-Partitioner: TypeAlias = Callable[..., int]
-Serializer: TypeAlias = Callable[[K], Bytes | None] | SerializerObject[K] | SerializerOfTwo[K]
-Deserializer: TypeAlias = Callable[[bytes], V] | DeserializerObject[V] | DeserializerOfTwo[V]
 
 _NETWORK = {
     r"bootstrap\..*|metadata\.broker\.list|zookeeper\..*|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"

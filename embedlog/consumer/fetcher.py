@@ -18,7 +18,6 @@ from embedlog._native._rows import Record
 from embedlog.columns.batch import records_of
 from embedlog.columns.chunks import BATCH_GUESS, Chunk, read_chunk, read_run
 from embedlog.columns.deserialization import Deserializers
-from embedlog.config.client import Deserializer
 from embedlog.consumer.positions import Cursor
 from embedlog.consumer.truncation import check_position
 from embedlog.errors import SerializationError
@@ -26,6 +25,7 @@ from embedlog.format.visibility import READ_COMMITTED, end_offset
 from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
 
 if TYPE_CHECKING:
+    from embedlog.config.callables import Deserializer
     from embedlog.partition.log_context import Bounds
     from embedlog.partition.usual.tail import Tail
 

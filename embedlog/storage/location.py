@@ -16,8 +16,7 @@ from pathlib import Path
 from embedlog.errors import ForeignDirectoryError, StorageError
 from embedlog.storage import file_names, files
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/.*", re.DOTALL)
-_SERVERS = re.compile(r"[^/,:]*:[0-9]{1,5}(,[^/,:]*:[0-9]{1,5})*")
+_URL, _SERVERS = r"([A-Za-z][A-Za-z0-9+.-]+):/.*", r"[^/,:]*:[0-9]{1,5}(,[^/,:]*:[0-9]{1,5})*"
 _LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 
@@ -44,9 +43,9 @@ def checked(given: str | os.PathLike[str]) -> Path:
 def _mistaken(text: str) -> tuple[str, str] | None:
     """What a text is that was given as a path by mistake, and a hint."""
     here = f"write ./{text[:100]} if a directory of that name is meant"
-    if match := _URL.fullmatch(text):
+    if ":" in text and (match := re.fullmatch(_URL, text, re.DOTALL)):
         return ("a file URL", "give its path") if match[1].lower() == "file" else ("a URL", f"a log is a local directory; {here}")
-    if _SERVERS.fullmatch(text):
+    if ":" in text and re.fullmatch(_SERVERS, text):
         return "the address of a server", f"embedlog needs no broker; {here}"
     if text.startswith("~"):
         return "a path with an unexpanded home directory", f"use os.path.expanduser(path); {here}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from embedlog.errors import DirectoryInUseError
 
-_LOCK = re.compile(r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$", re.MULTILINE)
+_LOCK = r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$"  # of a text with several lines
 
 
 def held_by(path: str | os.PathLike[str], *, own: int = 0) -> str:
@@ -65,6 +65,6 @@ def _leads_to(pid: str, fd: str, name: str) -> bool:
 def _holds(pid: str, fd: str, inode: int) -> bool:
     try:
         with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
-            return any(int(found) == inode for found in _LOCK.findall(file.read()))
+            return any(int(found) == inode for found in re.findall(_LOCK, file.read(), re.MULTILINE))
     except OSError:
         return False
