@@ -67,7 +67,7 @@ def made(*, factory: Callable[[], T]) -> T:
 def structure(cls: type[T]) -> type[T]:
     """The class with slots, and an `__init__` of its fields, as a dataclass."""
     members = {name: each for name, each in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    names = list(members["__annotations__"])
+    names = list(cls.__annotations__)
     defaults = {name: members.pop(name) for name in names if name in members}
     parameters = ", ".join(f"{name}=_defaults[{name!r}]" if name in defaults else name for name in names)
     values = (
