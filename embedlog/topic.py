@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from embedlog._classes import NamedTuple
 from embedlog.config.options import nearest
@@ -34,6 +34,7 @@ WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have 
 PARTITIONS_MAX = 1 << 20  # of a topic whose partitions are all local: each has a directory
 STATES = ("creating", "live", "deleting")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__replica_state"})
+NO_FIELDS: Final[Mapping[str, Any]] = {}  # shared by all topics; can be copied, in contrast to a mapping proxy
 RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a topic
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -84,11 +85,11 @@ class Topic(NamedTuple):
     name: str
     topic_id: str
     partitions: int
-    config: Mapping[str, str] = MappingProxyType({})
+    config: Mapping[str, str] = NO_FIELDS
     state: str = "live"
     growing: int = 0
     only: tuple[int, ...] = ()
-    others: Mapping[str, Any] = MappingProxyType({})  # unknown fields of a newer version
+    others: Mapping[str, Any] = NO_FIELDS  # unknown fields of a newer version
 
     @property
     def id_bytes(self) -> bytes:

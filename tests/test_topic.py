@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import random
 import re
 from pathlib import Path
@@ -308,3 +310,8 @@ def test_random_changes_of_two_processes_and_failed_ones(
 
 def failing(*_: object, **__: object) -> None:
     raise OSError("no space left")
+
+
+def test_a_topic_can_be_copied_and_pickled() -> None:
+    for made in (Topic("t", new_id(), 1), Topic("t", new_id(), 2, {"retention.ms": "5"}, growing=3, others={"new": [1]})):
+        assert copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == made
