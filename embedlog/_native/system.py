@@ -297,7 +297,9 @@ class Writer:
 
     def use_count(self) -> int:
         """A number that changes with each append through this object."""
-        return int(self.raw.appended_records) + int(self.raw.copied_bytes)
+        raw = self.raw
+        found: int = raw.appended_records + raw.copied_bytes
+        return found
 
     @property
     def addresses(self) -> tuple[int, int]:

@@ -52,6 +52,7 @@ class Directory:
         self._open_lock: locks.LockFile | None = None
         self._lock_fd = -1
         self._lock_name = os.fspath(path / file_names.BROKER_LOCK)
+        self._held: tuple[str, int, int, int] | None = None  # of `held_lock`
         self.page: system.Page | None = None
         self.incarnation = os.urandom(16)
         self.clean = False
@@ -201,8 +202,11 @@ class Directory:
 
     def held_lock(self) -> tuple[str, int, int, int]:
         """Path, device, inode and descriptor of the held `.lock`, for the check before every append."""
-        found = files.facts(self._lock_fd)
-        return f"{self.path}/{file_names.BROKER_LOCK}", found.device, found.inode, self._lock_fd
+        fd, known = self._lock_fd, self._held
+        if known is None or known[3] != fd:  # another file is opened before this one is closed
+            found = files.facts(fd)
+            known = self._held = self._lock_name, found.device, found.inode, fd
+        return known
 
     def check_lock(self) -> None:
         """Raises StorageError if the directory or its lock file was replaced since the open."""

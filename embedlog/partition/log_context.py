@@ -211,7 +211,7 @@ class Holder(Protocol):
         """A number that changes with each append by this process. Reading it costs less than a page."""
 
 
-SPARE_SHARE: Final = 8  # of the limit of holders: so many are released together, for a search reads the uses of all
+SPARE_SHARE: Final = 4  # of the limit of holders: so many are released together, for a search reads the uses of all
 
 
 class KeptDescriptors:

@@ -384,7 +384,7 @@ class Leaders(PartitionDirectories):
         partition = self._partition(member)
         now, replica = partition.replica.published()
         # A page without a role was made from files. They are complete if nothing was written since an orderly close (REPLICA-11).
-        made = member.directory is not None and member.directory.was_made(*self._place) and now.log_end == 0
+        made = now.log_end == 0 and member.directory is not None and member.directory.was_made(*self._place)
         complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
         return Seen(found, member.incarnation, partition.replica.last_epoch(now, replica), now.log_end)

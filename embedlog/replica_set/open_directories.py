@@ -195,7 +195,9 @@ class OpenDirectories:
     def get(self, node: int) -> OpenDirectory | None:
         """The directory of a node if it is usable now, otherwise None."""
         member = self._directories.get(node)
-        return member if member is not None and member.usable(system.boot_ns()) else None
+        if member is None or (member.problem is None and member.directory is not None):
+            return member
+        return member if member.usable(system.boot_ns()) else None
 
     def count(self) -> int:
         """The number of directories of the set."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from embedlog.partition.replication.replica_log import Staging
     from embedlog.replication.state import State
 
-STEP_MAX: Final = 16  # partitions: three replicas have 48 open files
+STEP_MAX: Final = 21  # partitions: those of three replicas are synced by one call (`files.SYNCS_MAX`)
 
 
 class Elected(Protocol):

@@ -218,7 +218,7 @@ class EpochCache:
         if not self.entries:
             return None
         latest, start = self.entries[-1]
-        if start <= bases[0] and (epochs == latest).all():
+        if start <= bases[0] and (epochs[0] == latest if len(epochs) == 1 else (epochs == latest).all()):
             return None  # the usual case: all batches have the newest epoch
         starts = np.array([start for _, start in self.entries], np.int64)
         known = np.array([epoch for epoch, _ in self.entries], np.int64)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
@@ -32,6 +32,9 @@ from embedlog.storage.manifest import GAPLESS, Start
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+_NO_ENDING: Final = contextlib.nullcontext[None]()
 
 
 class LockedReplica:
@@ -165,7 +168,8 @@ class LockedReplica:
         while True:
             part = rows[np.searchsorted(rows["position"], first + start) :] if start else rows
             self._note_gap(part)
-            with self._ending(run, part) as ending:
+            control = len(part) > 0 and bool(int(part["attributes"][0]) & CONTROL)
+            with self._ending(run, part) if control else _NO_ENDING as ending:
                 code = replication.follow(held.writer.native(), leading, known, run, start, part, ending)
             if code == system.APPENDED:
                 consumed = int(held.writer.native().out.consumed)
@@ -205,11 +209,8 @@ class LockedReplica:
         held.state.manifest.sync()
 
     @contextlib.contextmanager
-    def _ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending | None]:
-        """The end of a transaction, if the run is a control batch."""
-        if not len(rows) or not int(rows["attributes"][0]) & CONTROL:
-            yield None
-            return
+    def _ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending]:
+        """The end of a transaction; the run is a control batch."""
         held, row = self.held, rows[0]
         state = held.producer_state(self.now)
         marker = producer_history.marker_in(bytes(run), 0) if row["records"] else None
