@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from embedlog._classes import NamedTuple, structure
@@ -31,6 +31,7 @@ REMEMBERED_BATCHES = 5  # Kafka's maximum of batches in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
 _OF_DATA = ["producer_id", "producer_epoch", "attributes", "base_sequence", "last_offset_delta", "max_timestamp"]
+_OF_LOG = [*_OF_DATA, "base_offset"]
 
 _HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows the CRC, number of entries
 _CHECKED_FROM = 6
@@ -125,20 +126,21 @@ class ProducerState:
         `batches` are batch rows; those below `offset` are skipped. `marker_of(row)` reads the marker in a control batch, and
         returns None if the batch is empty or of another kind.
         """
-        aborted = []
-        ends = batches["base_offset"] + batches["last_offset_delta"]
-        rows = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (ends >= self.offset))
-        for row in (rows if len(rows) < FEW_ROWS else rows[_relevant(batches[rows])]).tolist():
-            batch = batches[row]
-            place = int(batch["base_offset"]), int(ends[row])
-            identity = int(batch["producer_id"]), int(batch["producer_epoch"])
-            if not batch["attributes"] & CONTROL:
-                opens = bool(batch["attributes"] & TRANSACTIONAL)
-                self._data(identity, place, int(batch["base_sequence"]), int(batch["max_timestamp"]), opens)
+        aborted, chosen, start = list[AbortedTransaction](), batches, self.offset
+        rows: Sequence[int] = range(len(batches))
+        if len(batches) >= FEW_ROWS:  # a call of numpy takes as long as a few rows
+            found = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (_ends(batches) >= start))
+            found = found if len(found) < FEW_ROWS else found[_relevant(batches[found])]
+            chosen, rows = batches[found], found.tolist()
+        for row, (producer_id, epoch, bits, sequence, delta, timestamp, base) in zip(rows, chosen[_OF_LOG].tolist(), strict=True):
+            if producer_id == NO_PRODUCER or base + delta < start:
+                continue
+            if not bits & CONTROL:
+                self._data((producer_id, epoch), (base, base + delta), sequence, timestamp, bool(bits & TRANSACTIONAL))
             elif (marker := marker_of(row)) is not None:
-                aborted += self._marker(identity, place[0], int(batch["max_timestamp"]), marker)
-        if len(ends):
-            self.offset = max(self.offset, int(ends[-1]) + 1)
+                aborted += self._marker((producer_id, epoch), base, timestamp, marker)
+        if len(batches):
+            self.offset = max(self.offset, int(_ends(batches[-1:])[0]) + 1)
         return aborted
 
     def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
@@ -247,6 +249,12 @@ class ProducerState:
             expected, found = f"checksum {stored:08x}", f"{computed:08x}"
             raise CorruptRecordError("snapshot", path=path, position=_CHECKED_FROM, expected=expected, found=found)
         return cls(offset, (_producer_of(*each) for each in _ENTRY.iter_unpack(data[_HEAD.size :])))
+
+
+def _ends(batches: Batches) -> NDArray[np.int64]:
+    """The last offset of each batch."""
+    ends: NDArray[np.int64] = batches["base_offset"] + batches["last_offset_delta"]
+    return ends
 
 
 def _relevant(batches: Batches) -> NDArray[np.bool_]:

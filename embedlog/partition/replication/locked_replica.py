@@ -224,8 +224,8 @@ class LockedReplica:
         """Take the producers of appended batches over."""
         if not consumed:
             return
-        first = int(rows["position"][0])
-        rows = rows[: np.searchsorted(rows["position"], first + consumed)]
+        if start + consumed < len(run):
+            rows = rows[: np.searchsorted(rows["position"], int(rows["position"][0]) + consumed)]
         self.held.producers.copied(rows, producer_history.markers_in(run[start:], rows), self.held.writer.native())
 
 
