@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from embedlog._logging import Logger
+    import logging
 
 
 def interrupts(error: BaseException) -> bool:
@@ -24,7 +24,7 @@ def interrupts(error: BaseException) -> bool:
     return isinstance(error, (KeyboardInterrupt, SystemExit)) and threading.current_thread() is threading.main_thread()
 
 
-def report(logger: Logger, message: str, *arguments: object) -> None:
+def report(logger: logging.Logger, message: str, *arguments: object) -> None:
     """Log the present exception, and raise nothing: log handlers are user code, and may raise."""
     try:
         logger.exception(message, *arguments)

@@ -14,7 +14,7 @@ from embedlog import _callbacks
 from embedlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from embedlog._logging import Logger
+    import logging
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class InterceptorChain:
     """The `interceptor.classes` of one client. `methods` are those that it calls; each interceptor has at least one of them."""
 
-    def __init__(self, given: Iterable[Any], methods: tuple[str, ...], logger: Logger) -> None:
+    def __init__(self, given: Iterable[Any], methods: tuple[str, ...], logger: logging.Logger) -> None:
         self.all = [_made(each, methods) for each in given]
         self._logger = logger
         self._having = {name: [each for each in self.all if _has(each, name)] for name in (*methods, "close")}

@@ -1,4 +1,4 @@
-"""Contains the loggers of the package, and limits recurring messages.
+"""Limits recurring log messages.
 
 The first of a kind is logged at once, later ones once per hour with the number of omitted ones. The limits are for all tasks
 that are retried automatically: the housekeeper, background flushes, automatic commits.
@@ -9,72 +9,26 @@ LOGGING-2  a failure after ten minutes without one counts as a first one
 LOGGING-3  memory is bounded: the key with the oldest failure is dropped first
 LOGGING-4  frequent changes, such as rolls, are one INFO line of a key in ten seconds, with the number of omitted ones
 LOGGING-5  a forked child has locks of its own: another thread of the parent may have held one
-LOGGING-6  a logger imports the module logging with its first message of WARNING or above. As long as the program has not imported
-    it, no handler and no level is set: a lower message would go nowhere
-LOGGING-7  if that import fails, such as without a free descriptor, the message goes to stderr: a message never raises
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-from embedlog._classes import structure
-
-if TYPE_CHECKING:
-    import logging
+from dataclasses import dataclass
+from typing import Final
 
 PAUSE_S: Final = 3600.0  # between two messages of a series
 QUIET_S: Final = 600.0  # longer than the housekeeper's longest default interval (log.retention.check.interval.ms)
 CHANGE_PAUSE_S: Final = 10.0  # between two messages about frequent changes
 KEYS_MAX: Final = 10_000
-DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40  # as in logging
 
 
-class _Late:
-    """The methods of a logging.Logger (LOGGING-6)."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def log(self, level: int, message: str, *arguments: object, stacklevel: int = 1, **options: Any) -> None:
-        if level < WARNING and "logging" not in sys.modules:
-            return
-        try:
-            import logging
-        except Exception:  # noqa: BLE001  (LOGGING-7)
-            with contextlib.suppress(Exception):
-                print(message % arguments, file=sys.stderr)  # noqa: T201  (as logging does without a handler)
-            return
-        logging.getLogger(self._name).log(level, message, *arguments, stacklevel=stacklevel + 1, **options)
-
-    def debug(self, message: str, *arguments: object) -> None:
-        self.log(DEBUG, message, *arguments, stacklevel=2)
-
-    def info(self, message: str, *arguments: object) -> None:
-        self.log(INFO, message, *arguments, stacklevel=2)
-
-    def warning(self, message: str, *arguments: object) -> None:
-        self.log(WARNING, message, *arguments, stacklevel=2)
-
-    def error(self, message: str, *arguments: object) -> None:
-        self.log(ERROR, message, *arguments, stacklevel=2)
-
-    def exception(self, message: str, *arguments: object) -> None:
-        self.log(ERROR, message, *arguments, stacklevel=2, exc_info=True)
-
-
-Logger: TypeAlias = "_Late | logging.Logger"
-logger, producer_logger, consumer_logger = _Late("embedlog"), _Late("embedlog.producer"), _Late("embedlog.consumer")
-
-
-@structure
+@dataclass(slots=True, eq=False, repr=False)
 class _Series:
     kind: type[BaseException]
     logged_s: float
@@ -91,7 +45,7 @@ class Recurring:
         self._series: OrderedDict[Hashable, _Series] = OrderedDict()
 
     def report(
-        self, logger: Logger, level: int, key: Hashable, what: str, problem: BaseException, *, trace: bool = False
+        self, logger: logging.Logger, level: int, key: Hashable, what: str, problem: BaseException, *, trace: bool = False
     ) -> None:
         """Log `what` and the problem, with its traceback if `trace`; at level DEBUG if it is omitted from a series."""
         left_out = self._left_out(key, type(problem))
@@ -129,7 +83,7 @@ class Frequent:
         self._mutex = threading.RLock()
         self._series: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()  # time of the last line, and the omitted ones
 
-    def change(self, logger: Logger, key: Hashable, text: str) -> None:
+    def change(self, logger: logging.Logger, key: Hashable, text: str) -> None:
         """Log the text at level INFO, or at level DEBUG if it is omitted."""
         now_s = self._clock_s()
         with self._mutex:
@@ -140,7 +94,7 @@ class Frequent:
             if len(self._series) > KEYS_MAX:
                 self._series.popitem(last=False)
         more = f" ({left_out} more since the last such message)" if left_out and not omitted else ""
-        logger.log(DEBUG if omitted else INFO, "%s%s", text, more)
+        logger.log(logging.DEBUG if omitted else logging.INFO, "%s%s", text, more)
 
 
 _recurring, _frequent = Recurring(), Frequent()  # one per process: two logs of one directory have the same failures

@@ -6,13 +6,15 @@ CLIENTS-2  lost records of producers are raised after everything is closed; if a
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from embedlog._logging import logger
 from embedlog.errors import DeliveryError, ListenerError
+
+logger = logging.getLogger("embedlog")
 
 
 class Client(Protocol):

@@ -10,12 +10,12 @@ LOGDIRECTORY-4  a directory knows the open log only as its `Owner`; an open log 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from embedlog.partition.interposer import Interposer
     from embedlog.partition.log_context import Traffic
     from embedlog.topic import Topic
+
+logger = logging.getLogger("embedlog")
 
 NUMBERS_SHOWN: Final = 8  # of the partitions in a message
 

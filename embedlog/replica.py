@@ -11,12 +11,12 @@ REPLICAENGINE-5  a topic that is retired in one directory keeps its committed of
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from embedlog._callbacks import Progress
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
@@ -33,6 +33,8 @@ from embedlog.topic import Topic
 if TYPE_CHECKING:
     from embedlog.partition.api import LogPartition, WatchedLog
     from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
 
 
 OFFSETS_MIN_IN_SYNC = 2  # of `__consumer_offsets`, at most one less than its copies

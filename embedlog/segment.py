@@ -12,10 +12,9 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import index
-from embedlog._classes import NamedTuple
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Batches, Chain, Head, Problem, scan, scan_heads

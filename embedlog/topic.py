@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, StorageError, UnknownTopicOrPartitionError
 from embedlog.storage import files

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.record_columns import EPOCH_MAX
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
-
-from embedlog._classes import NamedTuple
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 
 __all__ = [
     "GroupMetadata",

@@ -45,6 +45,8 @@ JVMS_S = 600  # for a test that starts some Java: on a machine as slow as they c
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 BUILD = Path(embedlog.__file__).resolve().parent.parent  # another place than ROOT under `make test-sanitize`
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the many processes would compile all modules again
+sys.dont_write_bytecode = False
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BUILD), str(ROOT), os.environ.get("PYTHONPATH")]))
 
 

@@ -10,7 +10,7 @@ import embedlog
 
 WATCHED = ("embedlog", "numpy", "asyncio", "lz4", "zstandard", "compression")
 NOT_NEEDED = ("difflib", "hashlib", "hmac", "html", "platform", "random", "secrets", "uuid")  # one to ten milliseconds each
-NOT_FOR_RECORDS = ("ast", "concurrent", "dataclasses", "datetime", "dis", "inspect", "logging", "signal", "tokenize", "traceback")
+NOT_FOR_RECORDS = ("concurrent", "datetime", "signal")
 NAMES = (*WATCHED, *NOT_NEEDED, *NOT_FOR_RECORDS)
 LISTED = f"import sys; print(*sorted(name for name in sys.modules if name.split('.')[0] in {NAMES}))"
 

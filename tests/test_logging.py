@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -140,71 +138,3 @@ def test_a_forked_child_logs_although_a_thread_held_the_locks() -> None:
     finally:
         os.close(read)
         os.waitpid(child, 0)
-
-
-# ---- the module logging, which is imported late --------------------------------------------------
-
-NOT_IMPORTED = """
-import sys
-import embedlog._logging as ours
-def is_imported(): return "logging" in sys.modules
-ours.logger.debug("a %s", "b")
-ours.logger.info("a %s", "b")
-ours.change(ours.logger, "key", "a change")
-assert not is_imported()
-"""
-
-
-def run(program: str) -> str:
-    """What a new process writes to stderr."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-@pytest.mark.parametrize("call", ['warning("a %s", "b")', 'error("a %s", "b")', 'log(30, "a %s", "b")'])
-def test_a_warning_imports_the_module_and_is_seen(call: str) -> None:
-    assert run(f"{NOT_IMPORTED}\nours.producer_logger.{call}\nassert is_imported()") == "a b\n"
-
-
-def test_a_lower_message_is_seen_by_the_handlers_that_were_set() -> None:
-    program = """
-import logging
-logging.basicConfig(level="DEBUG", format="%(name)s %(levelname)s %(message)s %(filename)s %(funcName)s %(lineno)d")
-import embedlog._logging as ours
-def caller():
-    for call in (ours.logger.debug, ours.producer_logger.info, ours.consumer_logger.warning):
-        call("a %s", "b")
-    ours.logger.log(logging.INFO, "%d", 5)
-    try:
-        1 / 0
-    except ZeroDivisionError:
-        ours.logger.exception("why")
-caller()
-"""
-    assert run(program).splitlines()[:5] == [
-        "embedlog DEBUG a b <string> caller 7",
-        "embedlog.producer INFO a b <string> caller 7",
-        "embedlog.consumer WARNING a b <string> caller 7",
-        "embedlog INFO 5 <string> caller 8",
-        "embedlog ERROR why <string> caller 12",
-    ]
-    assert run(program).endswith("ZeroDivisionError: division by zero\n")
-
-
-def test_a_message_is_seen_also_if_the_module_cannot_be_imported() -> None:
-    program = f"""{NOT_IMPORTED}
-import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-ours.logger.warning("no %s", "descriptors")
-ours.logger.log(40, "no more")
-sys.stderr = None
-ours.logger.warning("unseen")
-assert not is_imported()
-"""
-    assert run(program) == "no descriptors\nno more\n"
-
-
-def test_the_levels_are_those_of_the_module() -> None:
-    levels = (_logging.DEBUG, _logging.INFO, _logging.WARNING, _logging.ERROR)
-    assert levels == (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)

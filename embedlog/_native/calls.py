@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import _core
 from embedlog._native.clock import advanced_ns, freeze_wall, shift_wall
 from embedlog.errors import CorruptRecordError, StorageError

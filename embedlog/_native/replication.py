@@ -11,9 +11,8 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native.calls import errno_of, ffi, lib
 from embedlog._native.system import TUPLE_FIELDS, Ending, Page, Published, Writer, as_published
 from embedlog.errors import StorageError

@@ -5,9 +5,8 @@ SHORTREAD-1  a result that is not a count of batches leaves the read to the gene
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native._core import ffi, lib
 from embedlog._native.system import Page, Published, tuple_of
 

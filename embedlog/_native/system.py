@@ -15,9 +15,8 @@ import struct
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native.calls import *  # noqa: F403  (`system` exports the names of `calls`)
 from embedlog._native.calls import errno_of, facts, ffi, lib
 from embedlog.errors import StorageError

@@ -7,12 +7,12 @@ DIRECTORYJOB-3  the directory's control page contains the times of the next runs
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
 from embedlog._callbacks import Work
-from embedlog._logging import WARNING, logger
 from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from embedlog.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
 
 
 # Words of the directory's control page: times of the next runs, on the boot clock.
@@ -191,5 +193,5 @@ class _Reported:
             return False
         if not isinstance(problem, ClosedError) and not self._closed():  # otherwise the last process syncs everything
             what = f"housekeeping of {self._path}, {self._what}"
-            _logging.report(logger, WARNING, (self._path, self._what), what, problem)
+            _logging.report(logger, logging.WARNING, (self._path, self._what), what, problem)
         return True

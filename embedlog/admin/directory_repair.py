@@ -9,13 +9,13 @@ DIRECTORYREPAIR-3  a directory of a set is refused: the set repairs its replicas
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog._logging import logger
 from embedlog.admin.directory_engine import open_directory
 from embedlog.admin.log_check import check_path
 from embedlog.config.options import parse
@@ -31,6 +31,8 @@ from embedlog.storage.manifest import Manifest
 if TYPE_CHECKING:
     from embedlog.integrity.partition_check import Checked, Known
     from embedlog.integrity.report import Finding
+
+logger = logging.getLogger("embedlog")
 
 
 DAMAGED = ".damaged"  # the end of the name of a file that is set aside

@@ -9,12 +9,12 @@ GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from embedlog import group as machine
-from embedlog._logging import logger as _logger
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
 from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from embedlog.coordination.groups.kip848_groups import ModernGroup, Parts
     from embedlog.engine import Engine
     from embedlog.group import Group, Member
+
+_logger = logging.getLogger("embedlog")
 
 Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
 

@@ -9,18 +9,20 @@ HOUSEKEEPER-4  the jobs of a directory are those of `directory_jobs`; the tasks 
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
 from embedlog import _callbacks, _logging
 from embedlog._callbacks import Work
-from embedlog._logging import ERROR, logger
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.log_directory import LogDirectory
+
+logger = logging.getLogger("embedlog")
 
 
 # Words of the directory's control page: times of the next runs, on the boot clock.
@@ -77,7 +79,7 @@ class Housekeeper:
             except BaseException as problem:  # noqa: BLE001 (top of the thread: a bug must not end the flushes)
                 what = f"housekeeping of {self._engine.path}"
                 try:
-                    _logging.report(logger, ERROR, (self._engine.path, "defect"), what, problem, trace=True)
+                    _logging.report(logger, logging.ERROR, (self._engine.path, "defect"), what, problem, trace=True)
                 except BaseException:  # noqa: BLE001 (a user's log handler may raise)
                     _callbacks.hook()
 

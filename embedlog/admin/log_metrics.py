@@ -13,12 +13,12 @@ LOGMETRICS-6  a wait for an append lock is counted in the C core when another pr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import _logging
-from embedlog._logging import WARNING, logger
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.admin.groups import GroupAdmin
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
@@ -31,6 +31,8 @@ from embedlog.types import TopicPartition
 if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.log_directory import LogDirectory
+
+logger = logging.getLogger("embedlog")
 
 
 _OF_TOPICS: Final = {"MessagesInPerSec": "records_in", "BytesInPerSec": "bytes_in", "BytesOutPerSec": "bytes_out"}
@@ -135,7 +137,7 @@ def _segments(directory: LogDirectory, topic: str, number: int) -> list[int] | N
         return _on_disk(directory.path / file_names.partition_name(topic, number))
     except EmbedlogError as problem:
         what = f"metrics of {topic}-{number} in {directory.path}"
-        _logging.report(logger, WARNING, (directory.path, "metrics"), what, problem)
+        _logging.report(logger, logging.WARNING, (directory.path, "metrics"), what, problem)
         return None
 
 

@@ -17,13 +17,13 @@ REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer tha
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._callbacks import Work
-from embedlog._logging import WARNING, logger
 from embedlog._native import system
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
     from embedlog.replica import ReplicatedEngine
     from embedlog.replication.events import Place
+
+logger = logging.getLogger("embedlog")
 
 
 CHECK_MS: Final = 2000  # between two looks at all partitions, if nothing has changed
@@ -196,7 +198,7 @@ class ReplicaHousekeeper(Housekeeper):
                     self._check_ns = 0
             except EmbedlogError as problem:
                 what, cause = self._cause(f"replicas of {topic}-{place[1]}", problem)
-                _logging.report(logger, WARNING, (self._engine.path, what), what, cause)
+                _logging.report(logger, logging.WARNING, (self._engine.path, what), what, cause)
 
     def _cause(self, what: str, problem: EmbedlogError) -> tuple[str, EmbedlogError]:
         """The subject and the error of a message: one for all partitions that fail for the same reason (REPLICAHOUSEKEEPER-7)."""

@@ -7,13 +7,12 @@ REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
 from embedlog import _logging
-from embedlog._classes import NamedTuple
-from embedlog._logging import WARNING, logger
 from embedlog.admin import topics
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from embedlog.config.typed_options import TopicOptions
     from embedlog.partition.api import LogPartition
     from embedlog.replica import ReplicatedEngine
+
+logger = logging.getLogger("embedlog")
 
 
 class Replicas(NamedTuple):
@@ -142,7 +143,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
                 opened.directory.note_starts(starts)
             except EmbedlogError as problem:
                 what = f"the log starts of {opened.path} are not in its checkpoint yet"
-                _logging.report(logger, WARNING, (opened.path, "starts"), what, problem)
+                _logging.report(logger, logging.WARNING, (opened.path, "starts"), what, problem)
         return starts
 
     def _topic_id(self, name: str) -> UUID:

@@ -6,11 +6,11 @@ TOPICADMIN-2  a creation or growth that fails is undone; if that fails too, the 
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from embedlog._logging import logger as _logger
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from embedlog.descriptions.topics import TopicDescription
     from embedlog.engine import Engine
     from embedlog.partition.api import LogPartition
+
+_logger = logging.getLogger("embedlog")
 
 
 class TopicAdmin:

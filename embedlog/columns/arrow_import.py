@@ -7,9 +7,9 @@ ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the na
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._classes import NamedTuple, structure
 from embedlog._native import _rows, system
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import InvalidRecordError
@@ -62,7 +62,7 @@ class Node(NamedTuple):
         return np.unpackbits(bits, count=self.offset + self.length, bitorder="little")[self.offset :].astype(np.bool_)
 
 
-@structure
+@dataclass(slots=True)
 class Table:
     """The known columns of a record batch; None: it does not have the column."""
 

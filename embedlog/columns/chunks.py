@@ -14,9 +14,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native._rows import RecordRun, record_run
 from embedlog.columns.few_records import decoded_of
 from embedlog.columns.readahead import read_ahead

@@ -7,9 +7,8 @@ DESERIALIZATION-2  a failure names the record and its field, and the record can 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from embedlog._classes import NamedTuple
 from embedlog._native._rows import Record
 from embedlog.config.conversions import Convert, by_method
 from embedlog.errors import SerializationError

@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from embedlog._classes import NamedTuple
 from embedlog._native import search
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import ConfigError

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.columns.arrow_export import checked_columns
 from embedlog.config.times import milliseconds
 from embedlog.errors import ConfigError, InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError

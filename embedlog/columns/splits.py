@@ -5,9 +5,7 @@ SPLIT-1  the pieces of a partition are contiguous and cover the whole scan (`par
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from embedlog._classes import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from embedlog.partition.api import ReadableLog

@@ -13,9 +13,8 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, dataclass_transform
 
-from embedlog._classes import NamedTuple
 from embedlog.config.conversions import is_object
 from embedlog.errors import ConfigError, UnknownOptionError
 

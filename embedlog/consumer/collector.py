@@ -13,11 +13,11 @@ COLLECTOR-6  `taken` is true before the first position moves, and false after a 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
@@ -41,6 +41,8 @@ from embedlog.types import TopicPartition
 if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.partition.log_context import Bounds
+
+logger = logging.getLogger("embedlog")
 
 Found = TypeVar("Found")
 

@@ -11,6 +11,7 @@ COORDINATOR-5  a lock or a leader that is not available does not stop reading (D
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import time
 import weakref
@@ -18,8 +19,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import _logging
-from embedlog._logging import WARNING
-from embedlog._logging import consumer_logger as logger
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Collector
@@ -51,6 +50,8 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, bri
 if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.storage.liveness import Lease
+
+logger = logging.getLogger("embedlog.consumer")
 
 
 TICK_NS: Final = 100_000_000  # between two checks of other members
@@ -382,7 +383,7 @@ class ConsumerCoordinator:
 
     def _auto_failed(self, problem: Exception) -> None:
         key = (self._engine.path, "commit", self._group_id)
-        _logging.report(logger, WARNING, key, f"automatic commit of group {self._group_id!r} failed", problem)
+        _logging.report(logger, logging.WARNING, key, f"automatic commit of group {self._group_id!r} failed", problem)
 
     def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:
         if problem is not None:

@@ -7,17 +7,18 @@ DUTYDELAY-2  in a set the group's partition can have no leader, or too few repli
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
-from embedlog._logging import WARNING
-from embedlog._logging import consumer_logger as logger
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
+
+logger = logging.getLogger("embedlog.consumer")
 
 
 class DutyDelays:
@@ -51,4 +52,4 @@ class DutyDelays:
             if not problem.retriable:
                 raise
             key = (self._engine.path, "unavailable", self._group_id)
-            _logging.report(logger, WARNING, key, f"the duties of group {self._group_id!r} wait", problem)
+            _logging.report(logger, logging.WARNING, key, f"the duties of group {self._group_id!r} wait", problem)

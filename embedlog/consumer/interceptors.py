@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 from embedlog._interceptors import InterceptorChain
-from embedlog._logging import consumer_logger
 from embedlog._native._rows import Record
 from embedlog.types import OffsetAndMetadata, TopicPartition
+
+consumer_logger = logging.getLogger("embedlog.consumer")
 
 
 class ConsumerInterceptors(InterceptorChain):

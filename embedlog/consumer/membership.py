@@ -11,6 +11,7 @@ MEMBERSHIP-5  a member commits before it revokes partitions, if it commits autom
 
 from __future__ import annotations
 
+import logging
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,8 +19,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group
-from embedlog._logging import DEBUG, INFO
-from embedlog._logging import consumer_logger as logger
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from embedlog.consumer.subscription import Subscription
     from embedlog.engine import Engine
     from embedlog.storage.liveness import Lease
+
+logger = logging.getLogger("embedlog.consumer")
 
 
 NO_MEMBER: Final = ""
@@ -201,7 +202,7 @@ class Membership:
             self.member_id = before
             raise
         self._static_member_id = member_id
-        level = DEBUG if rejoining else INFO
+        level = logging.DEBUG if rejoining else logging.INFO
         logger.log(level, "group %r: %r joins for %s", self._group_id, member_id, sorted(topics))
         self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
         self._counts = None

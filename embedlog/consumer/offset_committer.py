@@ -10,14 +10,13 @@ COMMITTER-4  commits are made inside calls, never by a separate thread: automati
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from embedlog import _callbacks
-from embedlog._classes import NamedTuple
-from embedlog._logging import consumer_logger as logger
 from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer.interceptors import ConsumerInterceptors
@@ -30,6 +29,8 @@ from embedlog.errors import (
 )
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+logger = logging.getLogger("embedlog.consumer")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]

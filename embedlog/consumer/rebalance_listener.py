@@ -11,13 +11,15 @@ LISTENER-4  an exception of a listener stops nothing: the others are called, the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
 from embedlog import _callbacks
-from embedlog._classes import NamedTuple
-from embedlog._logging import consumer_logger as logger
 from embedlog.errors import ListenerError, WakeupError
 from embedlog.types import TopicPartition
+
+logger = logging.getLogger("embedlog.consumer")
 
 Listener = Callable[[list[TopicPartition]], object]
 Partitions = Collection[TopicPartition]

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.coordination.directory import Directory

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from embedlog import _logging
-from embedlog._classes import NamedTuple
-from embedlog._logging import ERROR, logger
 from embedlog._native import system
 from embedlog.coordination import replay
 from embedlog.coordination.host import PartitionHost
@@ -50,6 +49,8 @@ from embedlog.storage.call_deadline import Until
 if TYPE_CHECKING:
     from embedlog._native.system import Published
     from embedlog.partition.api import DecisionLog
+
+logger = logging.getLogger("embedlog")
 
 
 REST_BYTES: Final = 1 << 20  # read under the lock at most
@@ -331,7 +332,7 @@ def _flush_late(partition: DecisionLog, end: int, deadline_ns: int) -> None:
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
     except (ClosedError, DurabilityError, UnknownTopicOrPartitionError) as problem:  # the decision itself was appended
         what = f"background flush of {partition.topic}-{partition.number}"
-        _logging.report(logger, ERROR, (partition.path, "flush"), what, problem)
+        _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
 
 
 # ---- Kafka's partition of a name -----------------------------------------------------------------

@@ -8,9 +8,8 @@ REPLAY-3  everything is decoded before the first record is applied: a read is ap
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from embedlog._classes import NamedTuple
 from embedlog._native.lazy_numpy import np
 from embedlog.format.record_batch import COMMIT, CONTROL, TRANSACTIONAL, Batches, decode_parts, markers
 

@@ -10,13 +10,12 @@ TOPICCHANGE-4  a partition that no process can load is set aside under its appen
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
-from embedlog._logging import WARNING
-from embedlog._logging import logger as _logger
 from embedlog._native import system
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
@@ -28,6 +27,8 @@ from embedlog.topic import Topic
 
 if TYPE_CHECKING:
     from embedlog.coordination.host import DirectoryHost
+
+_logger = logging.getLogger("embedlog")
 
 SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
 
@@ -76,7 +77,7 @@ class TopicChanges:
                     self.finish_creation(topic)
             except EmbedlogError as problem:
                 what = f"topic {topic.name} is still {topic.state}"
-                _logging.report(_logger, WARNING, (self._host.path, "unfinished", topic.name), what, problem)
+                _logging.report(_logger, logging.WARNING, (self._host.path, "unfinished", topic.name), what, problem)
 
     def finish_creation(self, topic: Topic) -> Topic:
         """As `finish_creations`, of one topic."""

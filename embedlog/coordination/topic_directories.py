@@ -17,18 +17,16 @@ TOPICDIRECTORY-7  only files with the names of a partition are removed. A retire
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog import _logging
-from embedlog._classes import NamedTuple
-from embedlog._logging import WARNING
-from embedlog._logging import logger as _logger
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_topic_id
@@ -36,6 +34,8 @@ from embedlog.topic import RESERVED_TOPICS, Topic
 
 if TYPE_CHECKING:
     from embedlog.topic import TopicRegistry
+
+_logger = logging.getLogger("embedlog")
 
 DIRECTORY_NAME_LENGTH_MAX = 255
 SIDE_BY_SIDE = 8  # partitions that are created in parallel
@@ -310,7 +310,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
             gone.append(path)
         except OSError as problem:
             if problem.errno != errno.ENOENT:  # another housekeeper, of an older embedlog, removed it
-                _logging.report(_logger, WARNING, path, "a deleted topic's directory stays", problem)
+                _logging.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
     return gone
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.display import tables
 from embedlog.types import OffsetAndMetadata, TopicPartition
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from embedlog._classes import NamedTuple
+from typing import NamedTuple
 
 
 class Reassignment(NamedTuple):

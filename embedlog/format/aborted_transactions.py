@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError

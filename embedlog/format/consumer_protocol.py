@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.errors import CorruptRecordError
 from embedlog.format.wire import NUMBER, SHORT, Plain
 from embedlog.types import TopicPartition

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError

@@ -9,9 +9,8 @@ ENCODER-3  inconsistent columns, or columns that change meanwhile, raise Invalid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec as native
 from embedlog._native._rows import encode_batch
 from embedlog._native.lazy_numpy import np

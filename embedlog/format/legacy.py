@@ -11,9 +11,8 @@ import struct
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression
 from embedlog.format.record_columns import CODEC_MASK, LOG_APPEND_TIME, LOG_OFFSET_MAX, RELATIVE_MAX, Batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedlog._classes import NamedTuple
+from typing import NamedTuple
 
 
 class ProcessSlot(NamedTuple):

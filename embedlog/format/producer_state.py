@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from embedlog._classes import NamedTuple, structure
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
@@ -64,7 +64,7 @@ class Sequences(NamedTuple):
     timestamp: int
 
 
-@structure
+@dataclass(slots=True)
 class Producer:
     """One producer in one partition. It is kept for a day after its last batch, so it is small."""
 

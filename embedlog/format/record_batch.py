@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._classes import NamedTuple, structure
 from embedlog._native import codec
 from embedlog._native._rows import encode_batch
 from embedlog._native.lazy_numpy import np
@@ -88,7 +88,7 @@ ROWS_AT_ONCE = 1024  # batch rows of one call of the C core
 # ---- scan ----------------------------------------------------------------------------------------
 
 
-@structure
+@dataclass(slots=True)
 class Chain:
     """The requirements for the next batch: its base offset (-1: any) and a minimum epoch. `scan` updates it after each valid
     batch.

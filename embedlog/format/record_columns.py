@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from embedlog._classes import NamedTuple, structure
 from embedlog._native.lazy_numpy import np
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 # ---- records -------------------------------------------------------------------------------------
 
 
-@structure
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BytesColumn:
     """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0 at bit `validity_offset`."""
 
@@ -182,7 +182,7 @@ class Headers(NamedTuple):
     values: BytesColumn
 
 
-@structure
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Columns:
     """Records to encode. `timestamps` is one array or one number for all (milliseconds)."""
 
@@ -193,7 +193,7 @@ class Columns:
     headers: Headers | None = None
 
 
-@structure
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decoded:
     """Decoded records; a column that was not requested is None."""
 

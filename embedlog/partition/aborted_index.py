@@ -8,10 +8,10 @@ ABORTEDINDEX-3  control page and manifest count the entries of each index. An in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from embedlog._logging import logger
 from embedlog.errors import CorruptRecordError, EmbedlogError, UnsupportedFormatError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import Entries
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState
     from embedlog.storage.manifest import SegmentInfo
+
+logger = logging.getLogger("embedlog")
 
 Store = Callable[["Path", bytes, int], None]  # writes a file under the append lock, unless the generation has changed
 

@@ -13,9 +13,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import replication, system
 from embedlog._native.replication import Replica
 from embedlog._native.system import Published

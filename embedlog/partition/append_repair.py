@@ -11,10 +11,10 @@ REPAIR-7  a missing active segment is damage of the partition. A missing partiti
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from embedlog import segment
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_NONE, Replica
 from embedlog._native.system import Published
@@ -31,6 +31,8 @@ from embedlog.partition.truncation import log_cut
 from embedlog.partition.truncation.stable_offset import restated
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import DIGESTED
+
+logger = logging.getLogger("embedlog")
 
 
 def repair(held: LockedPartition) -> Published:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog.errors import StorageError
 from embedlog.storage import checkpoints, files

@@ -11,12 +11,12 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from embedlog._callbacks import Work
-from embedlog._classes import NamedTuple, made, structure
 from embedlog._metrics import Metrics
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import InvalidRecordError
@@ -293,7 +293,7 @@ def write_checkpoints(root: Path, found: Mapping[tuple[str, int], Checkpoint], m
     checkpoints.update(root / file_names.HIGH_WATERMARKS, {name: each.high_watermark for name, each in found.items()}, mode)
 
 
-@structure
+@dataclass(eq=False, repr=False)
 class Context:
     """The directory of a partition. All partitions of one open log share it."""
 
@@ -316,18 +316,18 @@ class Context:
     high_watermarks: CheckpointedOffsets | None = None
     cleaned: CheckpointedOffsets | None = None  # the end of the compacted part of each partition
     check_open: Callable[[], None] = lambda: None
-    handles: Handles = made(factory=lambda: Handles(400))
-    recent_batches: RecentBatches = made(factory=RecentBatches)
-    writers: KeptDescriptors = made(factory=lambda: KeptDescriptors(32))
-    syncers: KeptDescriptors = made(factory=lambda: KeptDescriptors(64))
+    handles: Handles = field(default_factory=lambda: Handles(400))
+    recent_batches: RecentBatches = field(default_factory=RecentBatches)
+    writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))
+    syncers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(64))
     held_lock: Callable[[], tuple[str, int, int, int]] | None = None  # the directory's `.lock`: path, device, inode, fd
     reacquire: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
     refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now
-    copied_bytes: dict[tuple[str, int], int] = made(factory=dict)  # from leaders, with writers that were dropped
-    traffic: dict[str, Traffic] = made(factory=dict)  # by topic; all directories of an open log share it
+    copied_bytes: dict[tuple[str, int], int] = field(default_factory=dict)  # from leaders, with writers that were dropped
+    traffic: dict[str, Traffic] = field(default_factory=dict)  # by topic; all directories of an open log share it
     interposer: Interposer | None = None  # is asked before each append of this process; for tests of applications
-    metrics: Metrics = made(factory=Metrics)  # syncs, compactions and recoveries of an open log
-    loads: Work = made(factory=Work)  # of partitions from their files; all directories of an open log share it
+    metrics: Metrics = field(default_factory=Metrics)  # syncs, compactions and recoveries of an open log
+    loads: Work = field(default_factory=Work)  # of partitions from their files; all directories of an open log share it
 
     def note_load(self, spent_s: float, recovered: bool) -> None:
         """Count a load of a partition that this process will serve."""

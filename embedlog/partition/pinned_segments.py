@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog import index
-from embedlog._classes import made, structure
 from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
@@ -55,7 +55,7 @@ AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next 
 NO_ENTRY: Final = Place(-1, -1, 0)  # no index entry
 
 
-@structure
+@dataclass(slots=True, eq=False, repr=False)
 class Fetched:
     """Whole batches as on disk. `batches["position"]` counts from the start of `data`, which is byte `position` of `path`."""
 
@@ -64,7 +64,7 @@ class Fetched:
     next_offset: int
     path: Path
     position: int
-    aborted: list[tuple[int, int]] = made(factory=list)  # (producer id, first offset) of transactions that were aborted
+    aborted: list[tuple[int, int]] = field(default_factory=list)  # (producer id, first offset) of transactions that were aborted
     decompressed_max: int = LIMIT_BYTES  # uncompressed, of one batch
     offset: int = -1  # from which it was read, for another replica
 

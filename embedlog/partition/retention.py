@@ -9,8 +9,9 @@ RETENTION-5  an index alone deletes nothing: the batch headers must be as old as
 
 from __future__ import annotations
 
+import logging
+
 from embedlog import segment
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
@@ -24,6 +25,8 @@ from embedlog.partition.state import PartitionState
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.manifest import SegmentInfo
+
+logger = logging.getLogger("embedlog")
 
 
 def applies(config: TopicConfig) -> bool:

@@ -6,13 +6,16 @@ ROLL-2  it can be interrupted anywhere: a repair removes files that were not pub
 
 from __future__ import annotations
 
+import logging
+
 from embedlog import _logging, segment
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.segment_info import final_time_entry, published_empty
 from embedlog.storage.manifest import SEALED
+
+logger = logging.getLogger("embedlog")
 
 
 def roll(held: LockedPartition, now: Published) -> Published:

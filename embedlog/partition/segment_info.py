@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from embedlog import index, segment
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError

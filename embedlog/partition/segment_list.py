@@ -9,9 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native.system import Published
 from embedlog.partition.segment_info import active_info, info_from_files, transactions_in
 from embedlog.partition.state import PartitionState

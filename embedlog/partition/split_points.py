@@ -7,7 +7,8 @@ SPLITPOINT-3  only index entries are read: a point costs about twenty reads of e
 
 from __future__ import annotations
 
-from embedlog._classes import NamedTuple
+from typing import NamedTuple
+
 from embedlog.partition.reader import Reader
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.state import PartitionState

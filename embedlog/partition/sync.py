@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 from embedlog import _logging, index, segment
-from embedlog._logging import ERROR, WARNING, logger
 from embedlog._native import system, waits
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
@@ -34,6 +34,8 @@ from embedlog.partition.truncation import failed_sync
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import SegmentInfo
+
+logger = logging.getLogger("embedlog")
 
 GATHER_SHARE: Final = 4  # of the time of a sync, which the next one waits at most
 SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for syncs
@@ -208,7 +210,7 @@ class Syncer:
             self._sync_all(segments, durable, now)
         except StorageError as problem:
             name = errno.errorcode.get(problem.errno or errno.EIO, str(problem.errno))
-            self._poison([info.base for info in segments], ERROR, f"a sync failed with {name}")
+            self._poison([info.base for info in segments], logging.ERROR, f"a sync failed with {name}")
             self._state.page.set(system.WORD_SYNC_OWNER, 0)
             if isinstance(problem, _Lost):
                 raise
@@ -227,9 +229,9 @@ class Syncer:
             return
         intent = os.getpid() | int.from_bytes(os.urandom(4)) >> 1 << 32  # not the pid alone: another process may get it
         if found:
-            level, reason = WARNING, f"a sync of process {found & _PID_MASK} was not completed, perhaps because it ended"
+            level, reason = logging.WARNING, f"a sync of process {found & _PID_MASK} was not completed, perhaps because it ended"
             if found == self._intent:
-                level, reason = ERROR, "a sync was interrupted, and another one of this process has failed since"
+                level, reason = logging.ERROR, "a sync was interrupted, and another one of this process has failed since"
             self._intent = 0
             page.set(system.WORD_SYNC_OWNER, intent)
             self._poison([info.base for info in segments], level, reason)
@@ -396,7 +398,7 @@ class Syncer:
                 self.sync(end, deadline_ns)
             except (ClosedError, DurabilityError, LockTimeoutError) as problem:
                 what = f"background flush of {state.name}"
-                _logging.report(logger, ERROR, (state.path, "flush"), what, problem)
+                _logging.report(logger, logging.ERROR, (state.path, "flush"), what, problem)
 
     def flush_if_late(self) -> None:
         """As `flush_if_due`, for records that were not written by `Partition.append`."""

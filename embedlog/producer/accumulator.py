@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -28,7 +29,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog import _callbacks
-from embedlog._logging import producer_logger as logger
 from embedlog._native import _rows
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.producer.awaitable import await_future
@@ -38,6 +38,8 @@ from embedlog.types import RecordMetadata
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, PartitionQueue, ProducerBatch
     from embedlog.producer.delivery_failures import DeliveryFailures
+
+logger = logging.getLogger("embedlog.producer")
 
 
 FOREVER = float("inf")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import (

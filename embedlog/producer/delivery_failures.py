@@ -15,22 +15,22 @@ DELIVERYFAILURE-6  failures by fencing are received once a call of the producer 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from embedlog import _logging
-from embedlog._classes import NamedTuple
-from embedlog._logging import WARNING
-from embedlog._logging import producer_logger as logger
 from embedlog._native import _rows
 from embedlog.errors import DeliveryError, EmbedlogError, FencedError, TransactionAbortedError
 
 if TYPE_CHECKING:
     from embedlog._metrics import Metrics
     from embedlog._native._rows import ProducerBatch, Tally
+
+logger = logging.getLogger("embedlog.producer")
 
 
 ENTRIES_MAX = 100
@@ -141,7 +141,7 @@ class DeliveryFailures:
         errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}
         for (topic, reason), count in _by_reason(unobserved).items():
             what = f"{self._name}: {count} records for {topic} were not written, and their futures were not asked"
-            _logging.report(logger, WARNING, ("lost", topic, reason), what, errors[topic, reason])
+            _logging.report(logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason])
         return None
 
     def _log(self, unobserved: list[DeliveryFailure]) -> None:

@@ -6,12 +6,14 @@ PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, written 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from embedlog._interceptors import InterceptorChain
-from embedlog._logging import producer_logger
 from embedlog.types import ProducerRecord, RecordMetadata
+
+producer_logger = logging.getLogger("embedlog.producer")
 
 
 class ProducerInterceptors(InterceptorChain):

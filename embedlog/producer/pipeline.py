@@ -10,12 +10,12 @@ PIPELINE-4  columns are encoded on the caller's thread and written on the produc
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from embedlog._logging import producer_logger as logger
 from embedlog._native import system
 from embedlog.columns.one_record import bytes_like, normal_headers
 from embedlog.config.conversions import by_method
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.producer.no_transaction import NoTransaction
     from embedlog.producer.transaction_manager import Transaction
+
+logger = logging.getLogger("embedlog.producer")
 
 
 SECONDS_FROM = 100_000_000  # 1973 in seconds: a timestamp of 1970 above it may be in seconds by mistake

@@ -9,6 +9,7 @@ PRODUCER-3  no lower module references the handle: a dropped producer can be col
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 import warnings
@@ -18,7 +19,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
-from embedlog._logging import producer_logger as logger
 from embedlog._native import system
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.producer.transaction_manager import Transaction
     from embedlog.transaction import Outcome
+
+logger = logging.getLogger("embedlog.producer")
 
 
 _numbers = itertools.count(1)

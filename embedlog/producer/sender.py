@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from embedlog._logging import ERROR
-from embedlog._logging import producer_logger as logger
 from embedlog._metrics import Metrics
 from embedlog._native import _rows, system
 from embedlog.errors import (
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from embedlog.config.client import ProducerConfig
     from embedlog.config.topic import TopicConfig
     from embedlog.engine import Engine
+
+logger = logging.getLogger("embedlog.producer")
 
 
 RUN_BYTES = 4 << 20  # batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
@@ -358,7 +359,7 @@ class Sender:
             _rows.settle_open(batches, error)
         if not isinstance(error, EmbedlogError):
             place = target.topic_target.name, target.queue.partition
-            logger.log(ERROR, "unexpected failure of a write to %s-%d", *place, exc_info=error)
+            logger.log(logging.ERROR, "unexpected failure of a write to %s-%d", *place, exc_info=error)
 
     def drop(self, error: Exception) -> None:
         """Attempts that wait for a retry fail instead, when the thread runs next."""

@@ -13,13 +13,13 @@ TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this mo
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embedlog._logging import producer_logger as logger
 from embedlog.coordination.groups.commit_checks import checked_offsets
 from embedlog.errors import (
     CommitFailedError,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from embedlog._metrics import Metrics
     from embedlog.producer.accumulator import Accumulator
     from embedlog.transaction import Outcome
+
+logger = logging.getLogger("embedlog.producer")
 
 
 class State(enum.Enum):

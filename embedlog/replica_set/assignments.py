@@ -10,12 +10,12 @@ SETMOVE-4  before the leader changes on request, its ISR copies what it has: an 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from embedlog import _logging
-from embedlog._logging import WARNING, logger
 from embedlog.descriptions.replicas import Reassignment
 from embedlog.errors import (
     ElectionNotNeededError,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replica_set.set_topics import SetTopics
     from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
 
 
 SUPERSEDED = frozenset({Refusal.INVALID_UPDATE_VERSION, Refusal.NO_REASSIGNMENT_IN_PROGRESS, Refusal.UNKNOWN_TOPIC_OR_PARTITION})
@@ -278,7 +280,7 @@ class Assignments:
                     done &= self._remove((topic_id, number), topic, opened.node)
             except EmbedlogError as problem:
                 what = f"settings, or replicas that were moved away, stay in {opened.path}"
-                _logging.report(logger, WARNING, (opened.path, "clear"), what, problem)
+                _logging.report(logger, logging.WARNING, (opened.path, "clear"), what, problem)
                 done = False
         self._cleared = state if done else None
 

@@ -15,11 +15,11 @@ COPYING-7  a log start can be inside a batch. A follower begins at the first off
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from embedlog._logging import logger
 from embedlog._native import replication
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.following.follower_lags import Step
     from embedlog.replica_set.leaders import Leader
+
+logger = logging.getLogger("embedlog")
 
 
 CHUNK_BYTES: Final = 1 << 20

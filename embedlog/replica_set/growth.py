@@ -15,12 +15,12 @@ GROWTH-5  either all directories with replicas have a rack, or none: otherwise n
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog._logging import logger
 from embedlog._native import waits
 from embedlog.errors import EmbedlogError, ReplicaSetError
 from embedlog.replica_set import adoption, member_directories, registration, set_up
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from embedlog.replica_set.assignments import Assignments
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
 
 
 MOVE_S: Final = 60  # for the copies of replicas that leave a directory

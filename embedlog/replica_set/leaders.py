@@ -16,11 +16,11 @@ LEADERS-8  elections and evictions of one node pause if they repeat: two process
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog._logging import logger
 from embedlog._native import replication, system
 from embedlog.errors import (
     EligibleLeadersNotAvailableError,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Staging
     from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
 
 
 UNSETTLED: Final = 1 << 16  # as `min.insync.replicas`, larger than any ISR: nothing is committed

@@ -9,12 +9,12 @@ PARTITIONDIRECTORY-3  a missing or malformed file of a partition, or a newer top
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from embedlog import _logging
-from embedlog._logging import WARNING, logger
 from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
 
 CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
 
@@ -214,4 +216,4 @@ class PartitionDirectories:
         self.damaged.setdefault(node, Damage()).found()
         self._directories.note_damage(node, self.name, problem)
         what = f"{self.name}: the replica of node {node} is damaged"
-        _logging.report(logger, WARNING, (problem.path, self.name, "damaged"), what, problem)
+        _logging.report(logger, logging.WARNING, (problem.path, self.name, "damaged"), what, problem)

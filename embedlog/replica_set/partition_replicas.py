@@ -12,12 +12,12 @@ PARTITIONREPLICAS-4  a member that answers, but does not catch up for `replica.l
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from embedlog._logging import logger
 from embedlog._native import replication, system
 from embedlog.errors import (
     EmbedlogError,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
 
 
 class PartitionReplicas(Leaders):

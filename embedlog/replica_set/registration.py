@@ -18,13 +18,13 @@ REGISTRATION-7  a copy of a directory that is in use at its registered path is r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from embedlog import _logging
-from embedlog._logging import WARNING, logger
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.decision_log import DecisionLog
@@ -35,6 +35,8 @@ from embedlog.replication.events import Add, Event, Found, HeldTopic, Identity, 
 from embedlog.replication.state import State
 from embedlog.storage import file_names, files
 from embedlog.storage.identity import id_bytes, id_text
+
+logger = logging.getLogger("embedlog")
 
 Observe = Callable[[State], Mapping[Place, Observed]]
 
@@ -176,7 +178,7 @@ def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) 
         record(directory, state, deadline_ns=deadline_ns, mode=mode)
     except EmbedlogError as problem:
         what = f"the members of the set are not recorded in {directory}"
-        _logging.report(logger, WARNING, (directory, "members"), what, problem)
+        _logging.report(logger, logging.WARNING, (directory, "members"), what, problem)
         return False
     return True
 

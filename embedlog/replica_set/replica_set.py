@@ -9,6 +9,7 @@ REPLICASET-3  the decided settings of a topic apply to its partitions in each di
 from __future__ import annotations
 
 import errno
+import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.errors import EmbedlogError, StorageError, UnknownTopicOrPartitionError
@@ -37,6 +37,8 @@ from embedlog.replication.records import LOG
 from embedlog.replication.state import State
 from embedlog.storage.file_names import partition_name
 from embedlog.topic import Topic
+
+logger = logging.getLogger("embedlog")
 
 
 class ReplicaSet:

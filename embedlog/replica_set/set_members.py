@@ -17,13 +17,13 @@ SETMEMBERS-7  a given directory that has left the set is away: its retirement ma
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
-from embedlog._logging import INFO, WARNING, logger
 from embedlog._native import system, waits
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import adoption, member_directories, registration
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from embedlog.replica_set.membership import CheckedSet, Member
     from embedlog.replication.events import HeldTopic, Observed, Place
     from embedlog.replication.state import State
+
+logger = logging.getLogger("embedlog")
 
 
 WORD_BITS: Final = 32  # of the topics word in a control page
@@ -366,7 +368,7 @@ class SetMembers:
                 self.renew_copy(node, problem)
             except EmbedlogError as found:
                 what = f"the decision log of node {node} is damaged, and not copied again yet"
-                _logging.report(logger, WARNING, (self._opened[node].path, what), what, found)
+                _logging.report(logger, logging.WARNING, (self._opened[node].path, what), what, found)
 
     def renew_copy(self, node: int, problem: EmbedlogError) -> None:
         """Begin a damaged copy of the decision log again. Raises NotEnoughDirectoriesError, LockTimeoutError, StorageError."""
@@ -402,7 +404,7 @@ class SetMembers:
         except EmbedlogError as problem:
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
             key = (*sorted(str(each.path) for each in self._opened.values()), "register")
-            _logging.report(logger, INFO, key, "directories are not registered yet", problem)
+            _logging.report(logger, logging.INFO, key, "directories are not registered yet", problem)
 
     def _retry(self, member: OpenDirectory, state: State, *, replaced: bool) -> None:
         """Use a failed directory again, if it is the same as before; otherwise open it again (SETMEMBERS-4)."""

@@ -12,13 +12,12 @@ CHECKPOINT-4  a damaged file that only saves work (`file_names.CACHES`) counts a
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from embedlog._classes import NamedTuple
-from embedlog._logging import logger
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import file_names, files
@@ -26,6 +25,8 @@ from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+logger = logging.getLogger("embedlog")
 
 
 LONG_MAX = 2**63 - 1

@@ -16,9 +16,8 @@ import os
 import struct
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec, system
 from embedlog._native.system import Published
 from embedlog.errors import StorageError, UnsupportedFormatError

@@ -12,19 +12,21 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
-from embedlog._logging import logger
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import files
 from embedlog.storage.checkpoints import lines_of, malformed, number_of
 from embedlog.storage.file_names import CLEAN_MARK, INT_MAX, META_PROPERTIES, PARTITION_METADATA, VISIT
+
+logger = logging.getLogger("embedlog")
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")

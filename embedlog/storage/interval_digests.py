@@ -13,9 +13,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError

@@ -11,9 +11,8 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 

@@ -16,9 +16,8 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import ForkedError, StorageError

@@ -17,9 +17,8 @@ import struct
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import codec
 from embedlog.errors import UnsupportedFormatError
 from embedlog.storage import file_names, files

@@ -17,8 +17,8 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import waits
 from embedlog.errors import StorageError
 from embedlog.storage import file_names, location

@@ -14,12 +14,12 @@ GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import group as machine
-from embedlog._logging import ERROR, WARNING, logger
 from embedlog._native import system
 from embedlog.coordination.groups.commit_checks import checked_group_id, refused
 from embedlog.coordination.groups.group_records import Committed, encode_group, encode_group_key, encode_offset_key
@@ -34,6 +34,8 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
+
+logger = logging.getLogger("embedlog")
 
 
 KEPT_TYPE: Final = "embedlog"  # protocol type of groups that never expire: a sink stores its progress in their offsets
@@ -209,7 +211,7 @@ class Groups(Offsets):
                 except ClosedError:  # the log is closed during this round
                     return watches
                 except EmbedlogError as problem:
-                    _logging.report(logger, WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
+                    _logging.report(logger, logging.WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
         return watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
@@ -233,7 +235,7 @@ class Groups(Offsets):
             group, committed = view.group(name), view.offsets(name)
         except EmbedlogError as problem:
             what = f"group {name!r} cannot be read and is not expired"
-            _logging.report(logger, ERROR, (self.host.path, "expiry", name), what, problem)
+            _logging.report(logger, logging.ERROR, (self.host.path, "expiry", name), what, problem)
             return []
         if view.modern(name) is not None or (group is not None and group.protocol_type == KEPT_TYPE) or view.pending(name):
             return []

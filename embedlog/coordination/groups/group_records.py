@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from embedlog._classes import NamedTuple
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.wire import LONG, NUMBER, SHORT, Fields, Flexible, Plain, uvarint

@@ -10,8 +10,8 @@ GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, end
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.coordination.groups.group_records import (
     GROUP_KEY,
     Committed,

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, State, Verdict
 from embedlog.storage.liveness import Liveness, SlotState

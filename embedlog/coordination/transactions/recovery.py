@@ -9,17 +9,19 @@ TXNRECOVERY-4  all steps can be interrupted and repeated, by any number of proce
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
-from embedlog._logging import ERROR, logger
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import EPOCH_MAX
 from embedlog.transaction import Transaction, covers, following
 
 if TYPE_CHECKING:
     from embedlog.partition.api import TransactionalLog
+
+logger = logging.getLogger("embedlog")
 
 
 def recover(
@@ -53,5 +55,5 @@ def recover(
             continue
         except CorruptRecordError as problem:
             what = f"open transactions of {partition.topic}-{partition.number} are unknown"
-            _logging.report(logger, ERROR, (partition.path, "recovery"), what, problem)
+            _logging.report(logger, logging.ERROR, (partition.path, "recovery"), what, problem)
     return raised_to

@@ -17,12 +17,12 @@ TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stabl
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import transaction as machine
-from embedlog._logging import ERROR, INFO, WARNING, logger
 from embedlog._native import system
 from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
@@ -56,6 +56,8 @@ from embedlog.transaction import PREPARED, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
     from embedlog.partition.api import DurableLog, TransactionalLog
+
+logger = logging.getLogger("embedlog")
 
 
 STATE_TOPIC: Final = "__transaction_state"
@@ -199,7 +201,7 @@ class Transactions:
                     done |= self.settle(*found, until)
         except (LockTimeoutError, StorageError, DurabilityError, DeadlineError) as problem:
             what = f"a transaction in {partition.topic}-{partition.number} cannot be ended now"
-            _logging.report(logger, INFO, (partition.path, "end"), what, problem)
+            _logging.report(logger, logging.INFO, (partition.path, "end"), what, problem)
         return done
 
     def open_in(self, partition: TransactionalLog) -> list[str]:
@@ -256,7 +258,7 @@ class Transactions:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
                     key = (self.host.path, "transaction", name)
-                    _logging.report(logger, WARNING, key, f"transaction of {name!r}", problem)
+                    _logging.report(logger, logging.WARNING, key, f"transaction of {name!r}", problem)
 
     def forget_idle(self, deadline_ns: int) -> None:
         """Remove ids that were unused for `transactional.id.expiration.ms` and whose owner has ended."""
@@ -276,7 +278,7 @@ class Transactions:
                 state = view.get(name)
             except CorruptRecordError as problem:
                 what = f"the state of transactional id {name!r} cannot be read"
-                _logging.report(logger, ERROR, (self.host.path, "state", name), what, problem)
+                _logging.report(logger, logging.ERROR, (self.host.path, "state", name), what, problem)
                 continue
             if state is not None:
                 yield name, state

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from embedlog import transaction as machine
-from embedlog._classes import NamedTuple
 from embedlog._native import system
 from embedlog.coordination.host import Host
 from embedlog.coordination.producer_ids import new_producer_id

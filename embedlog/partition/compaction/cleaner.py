@@ -8,13 +8,13 @@ CLEANER-3  `.cleaned` is only made while no swap is unfinished: a process that f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
 from embedlog import index, segment
 from embedlog._callbacks import Passed, Work
-from embedlog._logging import logger
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
@@ -33,6 +33,8 @@ from embedlog.partition.segment_info import built_info
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo, joined_times
+
+logger = logging.getLogger("embedlog")
 
 
 class Cleaner:

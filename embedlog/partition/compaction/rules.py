@@ -9,9 +9,8 @@ COMPACTION-4  the last batch of a pass stays, even if empty: the log keeps its e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native.lazy_numpy import np
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE

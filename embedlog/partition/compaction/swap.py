@@ -11,10 +11,10 @@ SEGMENTSWAP-5  in a set, each swap of a dirty part raises `purged_to`, also if i
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from embedlog import index, segment
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.format import aborted_transactions
@@ -22,6 +22,8 @@ from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import leftovers
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
+
+logger = logging.getLogger("embedlog")
 
 
 def replace(

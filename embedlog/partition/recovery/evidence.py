@@ -13,14 +13,13 @@ EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoi
 from __future__ import annotations
 
 import contextlib
+import logging
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import segment
 from embedlog._callbacks import Work
-from embedlog._classes import NamedTuple
-from embedlog._logging import logger
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
@@ -32,6 +31,8 @@ from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+logger = logging.getLogger("embedlog")
 
 
 GAPS_NAMED_MAX: Final = 3  # a compacted topic has many

@@ -10,13 +10,13 @@ LOADER-5  an unclean recovery after a reboot, and every cut below a published en
 from __future__ import annotations
 
 import contextlib
+import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
 from embedlog import index, segment
 from embedlog._callbacks import Passed
-from embedlog._classes import made, structure
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
@@ -29,6 +29,8 @@ from embedlog.partition.segment_info import built_info, info_from_files, publish
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
 
+logger = logging.getLogger("embedlog")
+
 _Examined = tuple[SegmentInfo, Published, bool]  # whole: no byte had to be cut
 
 
@@ -37,7 +39,7 @@ def _times(info: SegmentInfo) -> tuple[int, int, int]:
     return info.time_entries, info.max_timestamp, info.max_timestamp_offset
 
 
-@structure
+@dataclass(eq=False, repr=False)
 class Loaded:
     """The result of a load. The last of `segments` is the active one, as `published` describes it."""
 
@@ -45,7 +47,7 @@ class Loaded:
     segments: list[SegmentInfo]
     epochs: checkpoints.EpochCache
     history: history.History
-    cut: list[str] = made(factory=list)  # descriptions of the cuts
+    cut: list[str] = field(default_factory=list)  # descriptions of the cuts
     epochs_differ: bool = False  # from those in the leader-epoch-checkpoint
     spent_s: float = 0.0
     recovered: bool = False  # it has records, and was not closed in order

@@ -14,13 +14,13 @@ LOGEPOCHS-6  before a process believes a checkpoint, it compares the batches bef
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from embedlog import index, segment
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, Replica
@@ -31,6 +31,8 @@ from embedlog.partition.epoch_file import EpochFile
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import DIGESTED
+
+logger = logging.getLogger("embedlog")
 
 DAMAGE: Final = (CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError)
 OTHERS: Final = "its epochs are not those of the batches"

@@ -8,13 +8,13 @@ HISTORY-4  a reader without the right to write keeps in memory what a writer put
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedlog import segment
-from embedlog._classes import made, structure
-from embedlog._logging import logger
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError, in_file
 from embedlog.format import aborted_transactions
@@ -25,13 +25,15 @@ from embedlog.format.wire import read_varint
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import SegmentInfo
 
+logger = logging.getLogger("embedlog")
 
-@structure
+
+@dataclass(eq=False, repr=False)
 class History:
     """The producers as of the log end, and the transaction indexes that were made again, by segment base."""
 
     state: ProducerState
-    indexes: dict[int, bytes] = made(factory=dict)
+    indexes: dict[int, bytes] = field(default_factory=dict)
     loaded: int = -1  # offset of the snapshot from which it was loaded
 
 

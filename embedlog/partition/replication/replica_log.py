@@ -15,8 +15,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica

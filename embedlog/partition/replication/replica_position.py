@@ -9,8 +9,8 @@ REPLICAPOSITION-2  the checkpoints of the last orderly close count, unless the p
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import replication, system
 from embedlog._native.replication import ROLE_NONE, Replica
 from embedlog._native.system import Page, Published

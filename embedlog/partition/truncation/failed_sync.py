@@ -10,14 +10,17 @@ FAILEDSYNC-4  a replica of a set is not cut: other replicas can have the records
 
 from __future__ import annotations
 
+import logging
+
 from embedlog import segment
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_columns import OFFSET_MAX
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names
+
+logger = logging.getLogger("embedlog")
 
 
 def cut_lost(held: LockedPartition, base: int) -> int:

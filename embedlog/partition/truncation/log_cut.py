@@ -15,12 +15,12 @@ LOGCUT-6  after a loss found by a sync, a log of one directory begins a new epoc
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from embedlog import segment
-from embedlog._classes import NamedTuple
-from embedlog._logging import logger
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_NONE, Replica
@@ -38,6 +38,8 @@ from embedlog.storage import file_names, files, locks
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Start
+
+logger = logging.getLogger("embedlog")
 
 
 class Remaining(NamedTuple):

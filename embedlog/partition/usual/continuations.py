@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog.storage import interval_digests
 
 PLACES_MAX: Final = 32

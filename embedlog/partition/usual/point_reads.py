@@ -15,9 +15,8 @@ POINT-5  an entry of the time index selects where a search by time begins, if th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import short_read
 from embedlog._native._rows import RecordRun, record_run
 from embedlog._native.short_read import ANY_TIME, FOUND, TOO_SMALL

@@ -7,9 +7,8 @@ SHORT-2  the caller ensures that the files belong to the segment, and compares e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog._classes import NamedTuple
 from embedlog._native import short_read
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError

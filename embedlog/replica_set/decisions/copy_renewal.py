@@ -12,10 +12,10 @@ COPYRENEWAL-4  a check reads all published records without a lock. A copy that i
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
@@ -32,6 +32,8 @@ from embedlog.replica_set.open_directories import DAMAGE
 if TYPE_CHECKING:
     from embedlog.replica_set.decisions.copies import Copy
     from embedlog.replica_set.decisions.decision_log import DecisionLog
+
+logger = logging.getLogger("embedlog")
 
 
 CHECKS: Final = 10  # of one copy, as long as it is cut meanwhile

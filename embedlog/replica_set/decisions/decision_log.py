@@ -11,12 +11,12 @@ DECISIONLOG-5  the state of this object contains counted records only
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from embedlog import _logging
-from embedlog._logging import INFO, logger
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StateError
 from embedlog.replica_set.decisions import decision_view
@@ -29,6 +29,8 @@ from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import NoOp, Record
 from embedlog.replication.state import State, apply_all
 from embedlog.storage import checkpoints, file_names, locks
+
+logger = logging.getLogger("embedlog")
 
 SYNC_S: Final = 10  # for the syncs of records that are written: a result is better than a deadline
 
@@ -114,7 +116,7 @@ class DecisionLog:
                 found = self._read(copy, seen[-1])
             except EmbedlogError as problem:
                 what = f"the decision log in {copy.partition.path} cannot be read"
-                _logging.report(logger, INFO, (copy.partition.path, "decisions"), what, problem)
+                _logging.report(logger, logging.INFO, (copy.partition.path, "decisions"), what, problem)
                 continue
             if found is not None:
                 self._shown = (seen, found)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from embedlog._logging import logger
 from embedlog.errors import EmbedlogError
 from embedlog.replication.decide import decide
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import Record
 from embedlog.replication.state import Draft, State
+
+logger = logging.getLogger("embedlog")
 
 MakeEvent: TypeAlias = Callable[[State, int], Event]  # the state, and the offset of the first record of the event
 

@@ -11,10 +11,10 @@ REPLICAEVENT-5  the line of an unclean election is a WARNING, with the replicas 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from embedlog._logging import INFO, WARNING, logger
 from embedlog._metrics import Metrics, milliseconds
 from embedlog.replica_set.decisions.proposals import Decided, Proposal
 from embedlog.replica_set.observation.decision_words import main_change, name_of
@@ -23,6 +23,8 @@ from embedlog.replication.records import LOG, NO_LEADER, Partition
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
+
+logger = logging.getLogger("embedlog")
 
 
 _METERS: Final = {
@@ -78,7 +80,7 @@ class ReplicaEvents:
         reason = f": {proposal.reason}" if proposal.reason else ""
         elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
         unclean = elected and new.recovering and not old.recovering
-        name, level = name_of(proposal.outcome.state, new), WARNING if unclean else INFO
+        name, level = name_of(proposal.outcome.state, new), logging.WARNING if unclean else logging.INFO
         loss = _loss(proposal, old, new) if unclean else ""
         logger.log(level, "%s: %s (partition epoch %d)%s%s", name, text, new.partition_epoch, reason, loss)
         counts = {

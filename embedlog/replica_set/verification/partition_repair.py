@@ -12,12 +12,12 @@ PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
-from embedlog._logging import WARNING, logger
 from embedlog._native import system
 from embedlog._native.replication import ROLE_NONE
 from embedlog.descriptions.replicas import RepairedReplica, ReplicaDifference
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from embedlog.replica_set.leaders import Leader
     from embedlog.replica_set.partition_replicas import PartitionReplicas
     from embedlog.replica_set.verification.comparison import Note
+
+logger = logging.getLogger("embedlog")
 
 
 class PartitionRepair:
@@ -181,6 +183,6 @@ def repair_damaged(replicas: PartitionReplicas, deadline: Callable[[], int], end
             raise
         except EmbedlogError as found:
             what = f"{replicas.name}: the damaged replica of node {node} is not repaired"
-            _logging.report(logger, WARNING, (replicas.topic_id, what), what, found)
+            _logging.report(logger, logging.WARNING, (replicas.topic_id, what), what, found)
         else:
             replicas.note_repair(node)

@@ -11,10 +11,10 @@ RENEWAL-6  a loaded replica whose append lock cannot be taken, because the repai
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from embedlog._logging import logger
 from embedlog._native import system
 from embedlog.errors import (
     CorruptRecordError,
@@ -28,6 +28,8 @@ from embedlog.replica_set.verification.comparison import SourceDamagedError, che
 
 if TYPE_CHECKING:
     from embedlog.replica_set.partition_replicas import PartitionReplicas
+
+logger = logging.getLogger("embedlog")
 
 
 def load_problem(replicas: PartitionReplicas, node: int, deadline: Callable[[], int]) -> EmbedlogError | None:

@@ -7,10 +7,10 @@ VERIFICATION-3  the copies of the decision log come first: the repair of a repli
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from embedlog._logging import logger
 from embedlog.descriptions.replicas import RepairedReplica, RepairReport, ReplicaDifference
 from embedlog.errors import EmbedlogError
 from embedlog.replica_set.verification.decision_copies import DecisionCopies
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from embedlog.replica_set.partition_replicas import PartitionReplicas
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replication.events import Place
+
+logger = logging.getLogger("embedlog")
 
 
 Progress = Callable[[int], object]  # gets the bytes that were compared so far
