@@ -132,7 +132,7 @@ def test_names_of_the_package_are_terms_of_the_field() -> None:
 
 def test_comments_are_those_of_the_tokenizer() -> None:
     paths = [path for path in prose.code("tests/support", "tests/project") if path.suffix == ".py"]
-    text = 'x = "no # comment"  # one\ny = r"\\"  # two\nz = """\\""" # not\n"""\n#three\n'
+    text = 'x = "no # comment"  # one\ny = r"\\\\"  # two\nz = """\\""" # not\n"""\n#three\n'
     text += 'u = f\'{x!r} # not\' "" # four "not a text\n'
     for source in (text, *(path.read_text() for path in paths)):
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)

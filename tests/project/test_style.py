@@ -5,9 +5,7 @@ A rule is one test over all files: a test for each file costs more than the rule
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -163,15 +161,3 @@ def test_comments_name_only_what_exists() -> None:
         }
 
     assert broken(drifted, sorted((ROOT / "embedlog").rglob("*.py"))) == {}
-
-
-# ---- the checkers ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.xdist_group("tests/project/checkers")  # mypy takes as long as all rules
-@pytest.mark.parametrize("command", [["ruff", "check", "."], ["mypy"]], ids=["ruff", "mypy"])
-def test_the_checkers_are_silent(command: list[str]) -> None:
-    if importlib.util.find_spec(command[0]) is None:
-        pytest.skip(f"no {command[0]}: pip install 'embedlog[check]'")
-    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert answer.returncode == 0, answer.stdout + answer.stderr

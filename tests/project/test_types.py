@@ -229,6 +229,15 @@ def test_every_option_is_typed_and_every_literal_is_taken(config: type[Options],
 REFUSED_TODAY = {(ConsumerConfig, "group_protocol"), (ConsumerConfig, "group_remote_assignor")}
 
 
+@pytest.mark.xdist_group("tests/project/checkers")
+@pytest.mark.parametrize("command", [["ruff", "check", "."], ["mypy"]], ids=["ruff", "mypy"])
+def test_the_checkers_are_silent(command: list[str]) -> None:
+    if importlib.util.find_spec(command[0]) is None:
+        pytest.skip(f"no {command[0]}: pip install 'embedlog[check]'")
+    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
 @pytest.mark.xdist_group("tests/project/checkers")  # after the check of the package, whose cache it uses
 def test_mypy_agrees_with_the_documents(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
