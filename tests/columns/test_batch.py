@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from typing import Any
@@ -129,8 +130,7 @@ def test_a_name_split_inside_a_character_does_not_reach_arrow() -> None:
 
 
 def test_without_headers_every_list_is_empty() -> None:
-    bare = decoded()
-    bare.headers = None
+    bare = dataclasses.replace(decoded(), headers=None)
     table = pyarrow.record_batch(Batch("events", 0, bare))
     table.validate(full=True)
     assert table["headers"].to_pylist() == [[]] * 5

@@ -285,12 +285,12 @@ def has_a_thread(world: World) -> bool:
 
 
 def descriptors(world: World) -> bool:
-    """Whether more than twenty partitions stay open for appending at once."""
+    """Whether more than ten partitions stay open for appending at once."""
     world.topic(partitions=40)
     with world.log.producer() as producer:
         for number in range(40):
             producer.send("t", b"x", partition=number).result(60)
-        return sum(bool(world.log._engine.partition("t", number)._writer.fds) for number in range(40)) > 20
+        return sum(bool(world.log._engine.partition("t", number)._writer.fds) for number in range(40)) > 10
 
 
 def linked(world: World) -> str | None:
