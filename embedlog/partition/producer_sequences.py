@@ -174,6 +174,8 @@ class ProducerSequences:
     def _advance(self, now: Published) -> ProducerState:
         state = self._state
         self._state = None  # an interrupted walk leaves no partial state
+        if self._generation != now.generation:
+            self._partition.context.handles.forget(self._partition.directory)  # a replaced segment keeps its name
         if state is None or self._generation != now.generation or state.offset > now.log_end:
             state = self._loaded(now)
             for each in state.producers.values():

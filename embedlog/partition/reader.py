@@ -93,7 +93,7 @@ class Reader:
         self._generation = 0
         self._path = (-1, state.path)
         self._short_reads = ShortReads(self.handles, self._directory)
-        self.points = PointReads(state, segments, self.epochs, self._continuations)
+        self.points = PointReads(state, segments, self.epochs, self._continuations, self.notice)
 
     def forget(self) -> None:
         """Drop all cached content: the files may have been replaced."""
@@ -158,10 +158,14 @@ class Reader:
         now = self._state.published()
         if now.generation % 2:
             now = self._settled_tuple()
-        if now.generation != self._generation:
-            self._stale()
-            self._generation = now.generation
+        self.notice(now.generation)
         return now
+
+    def notice(self, generation: int) -> None:
+        """Forget files that were opened before a replacement, unless that was done for this generation."""
+        if generation != self._generation:
+            self._stale()
+            self._generation = generation
 
     def _stale(self) -> None:
         self._segments.forget()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from embedlog.format.record_batch import Chain, scan
 from embedlog.partition.truncation import log_cut
 from embedlog.partition.usual import point_reads
 from embedlog.partition.usual.recent_batches import RecentBatches
+from embedlog.storage import file_names
 from tests.consumer.test_few_records import SMALL, T0, compare, filled, flip, opened, whole
 
 
@@ -137,6 +140,46 @@ def test_a_compaction_drops_kept_batches(tmp_path: Path, rng: random.Random, alo
         for offset in rng.sample(range(known[-1].offset), 60):
             reader.seek(T0, offset)
             assert reader.poll(max_records=1) == [each for each in known if each.offset >= offset][:1]
+
+
+@pytest.mark.parametrize("by_time", [False, True], ids=["offset", "time"])
+def test_after_a_compaction_by_another_process_no_file_of_before_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_time: bool
+) -> None:
+    """POINT-6: a replaced segment keeps its name. The first read after the compaction is a point read."""
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "segment.bytes": "2000"}
+    with opened(tmp_path) as other, opened(tmp_path) as log:
+        log.create_topic("t", config=config)
+        with log.producer() as producer:
+            for number in range(60):
+                key = b"%d" % (number or 30)  # only the first record is superseded
+                producer.send("t", b"%050d" % number, key, timestamp_ms=1000 + number).result()
+        reader, partition = reader_of(other), other._engine.partition("t", 0)
+        points = partition._reader.points
+        acquired, read = points._acquired, list[str]()
+
+        def checked(place: Any, files: Any) -> Any:
+            found = acquired(place, files)
+            assert found is not None
+            if place.generation != partition.published().generation:
+                return found  # such a read is refused
+            for handle, suffix in zip(found[0], files.names, strict=True):
+                path = file_names.segment_path(tmp_path / "log" / "t-0", place.info.base, suffix)
+                assert os.fstat(handle.fd).st_ino == path.stat().st_ino
+                read.append(suffix)
+            return found
+
+        monkeypatch.setattr(points, "_acquired", checked)
+        assert at(reader, 3).offset == 3
+        assert reader.offsets_for_times({T0: 1000})[T0].offset == 0  # type: ignore[union-attr]
+        read.clear()
+        log._engine.partition("t", 0).compact(-1, 1 << 20, 0)
+        assert [record.offset for record in whole(log)][:2] == [1, 2]
+        if by_time:
+            assert reader.offsets_for_times({T0: 1000})[T0].offset == 1  # type: ignore[union-attr]
+        else:
+            assert at(reader, 0).offset == 1
+        assert read
 
 
 def test_reads_beside_appends_rolls_and_a_moving_log_start(tmp_path: Path, rng: random.Random) -> None:

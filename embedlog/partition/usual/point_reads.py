@@ -10,6 +10,8 @@ POINT-3  a cut, a compaction and a rebuilt page change the generation or the pag
 POINT-4  without a page, a read counts only if no writer was found until its end, as for every reader of a closed log
 POINT-5  an entry of the time index selects where a search by time begins, if the batch that it names has its timestamp. The
     batches after it are verified like those at an offset
+POINT-6  a new generation closes the files that were opened before it: a segment that was replaced keeps its name. A thread may
+    just open one of them, so a read that misses its generation closes them again
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from embedlog.storage.control_page import PageFile
 from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from embedlog.partition.checks.epoch_check import EpochCheck
     from embedlog.partition.recovery.loader import Loaded
     from embedlog.partition.segment_list import SegmentList
@@ -103,8 +107,17 @@ class _Place:
 class PointReads:
     """Reads of single batches of one partition. Threads: any."""
 
-    def __init__(self, state: PartitionState, segments: SegmentList, epochs: EpochCheck, continuations: Continuations) -> None:
+    def __init__(
+        self,
+        state: PartitionState,
+        segments: SegmentList,
+        epochs: EpochCheck,
+        continuations: Continuations,
+        notice: Callable[[int], None],
+    ) -> None:
+        """`notice` is called with a generation before files of it are opened, and with -1 if one may be of another (POINT-6)."""
         self._state, self._segments, self._epochs, self._continuations = state, segments, epochs, continuations
+        self._notice = notice
         self._handles, self._directory = state.context.handles, str(state.path)
         self._recent: RecentBatches = state.context.recent_batches
         self._places: tuple[_Place, ...] = ()  # in the order of their base offsets, as `_bases`
@@ -177,9 +190,10 @@ class PointReads:
             return False
         handles, point = opened
         try:
-            return bool(short_read.place_since(point.raw, timestamp_ms, committed, handles[-1].fd, out))
+            found = bool(short_read.place_since(point.raw, timestamp_ms, committed, handles[-1].fd, out))
         finally:
             self._handles.release_together(handles)
+        return found or self._missed(place)
 
     def _held(self, offset: int, place: _Place) -> _Kept | None:
         """The kept batch that holds `offset`."""
@@ -224,6 +238,7 @@ class PointReads:
             now = source.published
         if now.generation % 2 or not now.log_start <= offset < now.log_end:
             return None
+        self._notice(now.generation)
         info = self._segments.at(offset, now)
         place = _Place(info, source, -1 if info.base == now.segment_base else info.next_offset, now.generation)
         known = {each.info.base: each for each in self._places[-PLACES_MAX:] if each.generation == now.generation}
@@ -256,9 +271,18 @@ class PointReads:
             data = self._data(offset, timestamp_ms, committed, opened[1], out)
         finally:
             self._handles.release_together(opened[0])
-        if data is None or not (isinstance(place.source, PageFile) or place.source is self._source()):
+        if data is None:
+            self._missed(place)
+            return None
+        if not (isinstance(place.source, PageFile) or place.source is self._source()):
             return None
         return self._decoded(data, place, out)
+
+    def _missed(self, place: _Place) -> bool:
+        """After a read without a result: forget its files if they were replaced meanwhile. False."""
+        if self._state.published().generation != place.generation:
+            self._notice(-1)
+        return False
 
     def _data(self, offset: int, timestamp_ms: int, committed: bool, point: short_read.Point, out: Any) -> memoryview | None:
         buffer = _memory(self._buffer_bytes)
