@@ -2,6 +2,8 @@
 
 PLATFORM-1  importing this elsewhere raises; it is imported before anything native, whose error would only be a missing file
 PLATFORM-2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in shared mappings
+PLATFORM-3  a Python without the GIL loads no core that was compiled for the stable ABI of one with it: its objects have another
+    layout, and it would end with a segmentation fault. A clone in which both were used has such a core
 
 setup.py refuses with the same words.
 """
@@ -32,6 +34,18 @@ def _machine(system: str) -> str:
     return platform.machine()
 
 
-_unsupported_reason = unsupported_reason()
+def foreign_core_reason(folder: str, abiflags: str = sys.abiflags) -> str | None:
+    """Why the compiled core in a folder cannot be loaded, in one line, or None if it can (PLATFORM-3)."""
+    if "t" not in abiflags:
+        return None
+    from importlib.machinery import PathFinder  # only such a Python needs it
+
+    found = PathFinder.find_spec("_rows", [folder])
+    if found is None or not (found.origin or "").endswith(".abi3.so"):
+        return None
+    return f"this Python has no GIL, and the core in {folder} was compiled for one with it: pip install embedlog's source again"
+
+
+_unsupported_reason = unsupported_reason() or foreign_core_reason(os.path.join(os.path.dirname(__file__), "_native"))
 if _unsupported_reason is not None:
     raise UnsupportedPlatformError(_unsupported_reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import importlib
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog import _platform
 from release import contents, readme
 from tests.conftest import ROOT
 from tests.support.crowd import FREE_THREADED
@@ -83,6 +85,19 @@ import embedlog"""
     built = python(f"import platform, runpy; platform.machine = lambda: {machine!r}\nrunpy.run_path('setup.py')", cwd=ROOT)
     if machine not in {"x86_64", "aarch64"}:
         assert built.stderr.strip() == f"embedlog runs on Linux on x86-64 and arm64 only; this is linux on {machine}"
+
+
+def test_a_core_for_pythons_with_the_gil_is_refused_without_it(tmp_path: Path) -> None:
+    """Its import would end the process with a segmentation fault."""
+    assert _platform.foreign_core_reason(str(tmp_path), "t") is None
+    (tmp_path / "_rows.abi3.so").touch()
+    assert _platform.foreign_core_reason(str(tmp_path), "") is None
+    assert f"this Python has no GIL, and the core in {tmp_path} was compiled" in str(
+        _platform.foreign_core_reason(str(tmp_path), "t")
+    )
+    (tmp_path / f"_rows{sysconfig.get_config_var('EXT_SUFFIX')}").touch()  # its own core is found first
+    importlib.invalidate_caches()
+    assert _platform.foreign_core_reason(str(tmp_path), "t") is None
 
 
 def test_a_free_threaded_python_before_3_14_is_refused_in_one_line() -> None:
