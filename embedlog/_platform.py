@@ -2,8 +2,8 @@
 
 PLATFORM-1  importing this elsewhere raises; it is imported before anything native, whose error would only be a missing file
 PLATFORM-2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in shared mappings
-PLATFORM-3  a Python without the GIL loads no core that was compiled for the stable ABI of one with it: its objects have another
-    layout, and it would end with a segmentation fault. A clone in which both were used has such a core
+PLATFORM-3  a Python without the GIL loads no core that was compiled for the stable ABI of one with it. Its objects have another
+    layout, so it would end with a segmentation fault. A clone in which both were used has such a core
 
 setup.py refuses with the same words.
 """
