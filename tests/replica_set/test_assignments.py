@@ -101,7 +101,7 @@ def test_nothing_is_lost_while_partitions_move_under_producers_and_consumers(tmp
             try:
                 with other.producer(linger_ms=0) as producer:
                     while not done.is_set():
-                        value = b"%05d" % len(sent)
+                        value = b"%09d" % len(sent)  # a fast machine sends more than 100,000
                         producer.send("t", value, partition=len(sent) % 2).result(WAIT_S)
                         sent.append(value)
             except BaseException as problem:  # noqa: BLE001
