@@ -26,6 +26,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.replica_set.catching_up import CatchUp
+from embedlog.replica_set.decisions.proposals import MakeEvent, Steps
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
@@ -45,7 +46,6 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.replica_set.decisions.decision_log import DecisionLog
-    from embedlog.replica_set.decisions.proposals import MakeEvent
     from embedlog.replica_set.set_directory import SetDirectory
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replica_set.set_topics import SetTopics
@@ -255,7 +255,9 @@ class Assignments:
             now = state.partitions.get(place, decided)
             return FinishReassignment(place, decided.partition_epoch, replicas.observed(now))
 
-        found = self._set.decisions.propose([event], self._set.deadline(), reason="all replicas of the reassignment are in sync")
+        found = self._set.decisions.propose(
+            Steps([event]), self._set.deadline(), reason="all replicas of the reassignment are in sync"
+        )
         if isinstance(found, Refusal):
             if found not in SUPERSEDED:
                 logger.info("%s: the reassignment is not finished: %s", replicas.name, found.value)

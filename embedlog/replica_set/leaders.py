@@ -30,6 +30,7 @@ from embedlog.errors import (
     NotEnoughReplicasError,
 )
 from embedlog.partition.replication.replica_log import Decision, NotLeader
+from embedlog.replica_set.decisions.proposals import Steps
 from embedlog.replica_set.evictions import Evictions
 from embedlog.replica_set.open_directories import Limit, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions, PartitionDirectories
@@ -259,7 +260,7 @@ class Leaders(PartitionDirectories):
         others = self._also_lost()
         events = [each.election for each in others]
         try:
-            found = self._decisions.propose([self.election], deadline_ns, reason=why, others=events, others_max=ELECTIONS_MAX)
+            found = self._decisions.propose(Steps([self.election], events, ELECTIONS_MAX), deadline_ns, reason=why)
         except NotEnoughDirectoriesError as problem:
             self._directories.note_undecided(None, str(problem))
             return str(problem)
@@ -306,7 +307,7 @@ class Leaders(PartitionDirectories):
             return False
         raised = RaiseEpoch(self._place, now.epoch)
         self._decisions.propose(
-            [lambda state, offset: raised],
+            Steps([lambda state, offset: raised]),
             deadline_ns,
             reason=f"a replica that was written without the set is in epoch {now.epoch}",
         )
@@ -326,7 +327,7 @@ class Leaders(PartitionDirectories):
                 raise EligibleLeadersNotAvailableError(text, expected=f"one of {list(decided.replicas)}", found=list(decided.isr))
             return Elect(self._place, Election.OFFLINE, decided.partition_epoch, others)
 
-        self._decisions.propose([event], deadline_ns, reason=f"node {leader.node}: {reason}")
+        self._decisions.propose(Steps([event]), deadline_ns, reason=f"node {leader.node}: {reason}")
 
     def leads(self, leader: Leader) -> bool:
         """Whether the page still shows this leader. Raises StorageError."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 from embedlog import _logging
 from embedlog._native import system
@@ -26,7 +25,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.replica_set.open_directories import Damage, OpenDirectories, OpenDirectory
-from embedlog.replication.events import Event, Place, Refusal
+from embedlog.replication.events import Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
 from embedlog.storage.call_deadline import NEVER_NS, bounded
@@ -35,23 +34,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from embedlog.partition.partition import Partition
+    from embedlog.replica_set.decisions import proposals
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
 
 CHECK_NS: Final = 200_000_000  # at most, between two looks for a leader: decisions wake a waiting process earlier
-
-MakeEvent: TypeAlias = Callable[["State", int], Event]
-
-
-class Outcome(Protocol):
-    """The result of a decision."""
-
-    @property
-    def state(self) -> State: ...
-    @property
-    def others(self) -> Sequence[int]:
-        """Which of the other events it has."""
 
 
 class Decisions(Protocol):
@@ -66,19 +54,8 @@ class Decisions(Protocol):
     def settled(self) -> State:
         """The state at the last decision or settlement of this process: all of its records count, and later ones may exist."""
 
-    def propose(
-        self,
-        steps: Sequence[MakeEvent],
-        deadline_ns: int | None = None,
-        *,
-        reason: str = "",
-        others: Sequence[MakeEvent] = (),
-        others_max: int = 0,
-    ) -> Outcome | Refusal:
-        """Decide about events, each derived from the newest state. The reason is for the log.
-
-        Of the `others` at most `others_max` are decided too; one that is refused, or that cannot be derived, is left out.
-        """
+    def propose(self, steps: proposals.Steps, deadline_ns: int | None = None, *, reason: str = "") -> proposals.Decided | Refusal:
+        """Decide about events, each derived from the newest state. The reason is for the log."""
 
 
 class PartitionDirectories:

@@ -28,11 +28,12 @@ from embedlog.errors import (
 )
 from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
 from embedlog.replica_set.copying import copy
+from embedlog.replica_set.decisions.proposals import MakeEvent, Steps
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders
 from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
-from embedlog.replica_set.partition_directories import Decisions, MakeEvent
+from embedlog.replica_set.partition_directories import Decisions
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
@@ -270,13 +271,8 @@ class PartitionReplicas(Leaders):
 
     def is_in_order(self, decided: Decided) -> bool:
         """Whether `tend` has nothing to do: all replicas are in sync, and everything is committed."""
-        if (
-            self.damaged
-            or len(decided.isr) < len(decided.replicas)
-            or decided.leader == NO_LEADER
-            or decided.removing
-            or decided.adding
-        ):
+        moving = decided.removing or decided.adding
+        if self.damaged or moving or decided.leader == NO_LEADER or len(decided.isr) < len(decided.replicas):
             return False
         seen = self._in_order
         if seen is not None and seen[:2] == (decided, self._directories.changes):
@@ -378,7 +374,7 @@ class PartitionReplicas(Leaders):
 
     def _decide_and_install(self, event: MakeEvent, leader: Leader, deadline_ns: int, reason: str) -> bool:
         """Decide about the ISR, and install the decision in the leader's page; False if another decision came first."""
-        found = self._decisions.propose([event], deadline_ns, reason=reason)
+        found = self._decisions.propose(Steps([event]), deadline_ns, reason=reason)
         if found is Refusal.FENCED_LEADER_EPOCH:
             raise LeaderChanged
         if found in (Refusal.INVALID_UPDATE_VERSION, Refusal.INELIGIBLE_REPLICA):

@@ -102,7 +102,7 @@ def test_a_refusal_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
             process.log.decide(lambda state: created)
         with pytest.raises(UnknownTopicOrPartitionError):
             process.log.decide(lambda state: DeleteTopic(UUID(int=8)))
-        assert process.log.propose([lambda state, offset: created]) is Refusal.TOPIC_ALREADY_EXISTS
+        assert process.log.propose(Steps([lambda state, offset: created])) is Refusal.TOPIC_ALREADY_EXISTS
         assert process.log.decide_all([]).records == ()
         assert batches_of(tmp_path, 1) == before
 
@@ -119,7 +119,7 @@ def test_several_events_are_one_batch_or_none(tmp_path: Path) -> None:
         process.log.decide_all([lambda state, offset: SetConfig("", {SETTING: "2"}, kind=NODE), second])
         assert seen == [({(NODE, "", SETTING): "2"}, 5)]
         assert len(batches_of(tmp_path, 3)) == 3
-        refused = process.log.propose([second, lambda state, offset: DeleteTopic(TOPIC_ID)])
+        refused = process.log.propose(Steps([second, lambda state, offset: DeleteTopic(TOPIC_ID)]))
         assert refused is Refusal.UNKNOWN_TOPIC_OR_PARTITION
         assert len(batches_of(tmp_path, 3)) == 3
 
@@ -144,7 +144,7 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(tmp_p
             good = [number for number, each in enumerate(others) if each not in (refused, broken)][:most]
             before, state = batches_of(tmp_path, 1), process.log.settle()
             plain = derived(Steps([setting(3), *(others[number] for number in good)]), state, 0)
-            found = process.log.propose([setting(3)], others=others, others_max=most)
+            found = process.log.propose(Steps([setting(3)], others, most))
             assert isinstance(found, Decided)
             assert list(found.others) == good
             assert found.records == plain.records
@@ -152,11 +152,11 @@ def test_other_events_are_decided_together_unless_they_are_refused_or_fail(tmp_p
         proposals: list[Proposal] = []
         process.log.observer = proposals.append
         before = batches_of(tmp_path, 1)
-        assert process.log.propose([refused], others=[setting(8)], others_max=1) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
+        assert process.log.propose(Steps([refused], [setting(8)], 1)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
         assert batches_of(tmp_path, 1) == before, "without the needed event nothing is decided"
         assert [len(each.events) for each in proposals] == [1]
         with pytest.raises(StorageError, match="the directory fails"):
-            process.log.propose([broken], others=[setting(8)], others_max=1)
+            process.log.propose(Steps([broken], [setting(8)], 1))
 
 
 def test_an_error_of_the_caller_leaves_the_log_usable(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from embedlog.errors import StorageError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.followers import Followers
-from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Steps, derived
+from embedlog.replica_set.decisions.proposals import Decided, Steps, derived
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
@@ -44,17 +44,9 @@ class Decisions:
     def settled(self) -> State:
         return self.state
 
-    def propose(
-        self,
-        steps: Sequence[MakeEvent],
-        deadline_ns: int | None = None,
-        *,
-        reason: str = "",
-        others: Sequence[MakeEvent] = (),
-        others_max: int = 0,
-    ) -> Decided | Refusal:
+    def propose(self, steps: Steps, deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
         with self._mutex:
-            found = derived(Steps(steps, others, others_max), self.state, len(self.events))
+            found = derived(steps, self.state, len(self.events))
             if isinstance(found.records, Refusal):
                 return found.records
             self.events += found.events

@@ -172,25 +172,14 @@ class DecisionLog:
 
     def decide_all(self, steps: Sequence[MakeEvent], deadline_ns: int | None = None, *, reason: str = "") -> Decided:
         """As `decide`, for several events in one batch: each is derived from the state after the earlier ones."""
-        found = self.propose(steps, deadline_ns, reason=reason)
+        found = self.propose(Steps(steps), deadline_ns, reason=reason)
         if isinstance(found, Refusal):
             raise error_of(found)
         return found
 
-    def propose(
-        self,
-        steps: Sequence[MakeEvent],
-        deadline_ns: int | None = None,
-        *,
-        reason: str = "",
-        others: Sequence[MakeEvent] = (),
-        others_max: int = 0,
-    ) -> Decided | Refusal:
-        """As `decide_all`, but returns the first refusal; then no record of the events is written.
-
-        Of the `others` at most `others_max` are decided with them. One that is refused, or that cannot be derived, is left out.
-        """
-        return self._proposed(Steps(steps, others, others_max), deadline_ns, reason)
+    def propose(self, steps: Steps, deadline_ns: int | None = None, *, reason: str = "") -> Decided | Refusal:
+        """As `decide_all`, but returns the first refusal of a needed event; then no record of the events is written."""
+        return self._proposed(steps, deadline_ns, reason)
 
     def force(self, make_event: Callable[[State], Event], deadline_ns: int | None = None, *, reason: str = "") -> State:
         """Decide without a majority of the old voters: one of the new voters suffices (GROWTH-4). Raises as `decide`."""
