@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from embedlog import index
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
+from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_batch import Batches, Chain, Head, Problem, scan, scan_heads
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
@@ -79,9 +80,9 @@ class Walk:
         """
         want = CHUNK_BYTES
         while self.end < self._size:
-            chunk = bytearray(min(want, self._size - self.end))
+            chunk = shared_pool().lease(min(want, self._size - self.end)).view
             got = files.pread_into(self._fd, chunk, self.end, self._path)
-            view, digest = memoryview(chunk)[:got], self.chain.digest
+            view, digest = chunk[:got], self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
                 self.before = interval_digests.before(view, scanned.batches, digest)

@@ -381,6 +381,13 @@ class OffsetTable:
         self.raw = ffi.new("el_offset_map *", {"capacity": capacity, "limit": limit, "latest": -1, "seed": list(seed)})
         self.raw.slots = pointer("uint8_t[]", slots)
         self.problem = ffi.new("el_problem *")
+        self._done = ffi.new("int64_t *")
+
+    def add_run(self, data: Any, base: int, batches: Any, start_offset: int) -> tuple[int, int]:
+        """Add uncompressed batches in `data`: (a code, count of batches that were added completely)."""
+        view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
+        code = lib.el_map_add_run(self.raw, view, len(view), base, rows, len(batches), start_offset, self._done, self.problem)
+        return int(code), int(self._done[0])
 
     def add(self, batch: Any, body: Any, start_offset: int) -> int:
         """Add one batch: `batch` is its batch row in an array, `body` its uncompressed records section."""

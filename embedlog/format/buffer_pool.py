@@ -46,6 +46,11 @@ class Block:
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])
 
 
+def zeros(size: int) -> NDArray[np.uint8]:
+    """Memory that is not in a pool: huge pages make random access to a large table cheaper. Raises MemoryError."""
+    return np.zeros(size, np.uint8) if size < HUGE_BYTES else np.frombuffer(Block(size).memory, np.uint8)
+
+
 class Lease:
     """A block in use, as a numpy array of bytes and as a memoryview of it.
 

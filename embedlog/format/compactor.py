@@ -17,8 +17,9 @@ from embedlog._native.codec import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
+from embedlog.format.buffer_pool import shared_pool, zeros
 from embedlog.format.decoder import plain_section, too_large
-from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, batch_dtype
+from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, LOG_OFFSET_MAX, Batches, batch_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,15 +29,21 @@ _SEED_BYTES = 16
 
 
 class OffsetMap:
-    """Latest offset by key, in `memory_bytes` at most."""
+    """Latest offset by key, in `memory_bytes` at most, and in less if no more than `keys` keys can come."""
 
-    def __init__(self, memory_bytes: int, seed: bytes | None = None, decompressed_max: int = compression.LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        memory_bytes: int,
+        seed: bytes | None = None,
+        decompressed_max: int = compression.LIMIT_BYTES,
+        keys: int = LOG_OFFSET_MAX,
+    ) -> None:
         self.decompressed_max = decompressed_max  # uncompressed bytes of a batch that is read
         slots = max(memory_bytes // codec.MAP_SLOT_BYTES, 2)
-        capacity = 1 << (slots.bit_length() - 1)
+        capacity = min(1 << (slots.bit_length() - 1), 1 << int(keys / FILLED + 1).bit_length())
         secret = os.urandom(_SEED_BYTES) if seed is None else seed
         words = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
-        self._memory = np.zeros(capacity * codec.MAP_SLOT_BYTES, np.uint8)
+        self._memory = zeros(capacity * codec.MAP_SLOT_BYTES)
         self.table = codec.OffsetTable(self._memory, capacity, max(1, int(capacity * FILLED)), words)
 
     def __len__(self) -> int:
@@ -52,15 +59,28 @@ class OffsetMap:
         return self.table.find(key)
 
     def add(self, data: Any, batches: Batches, *, position: int, start_offset: int = 0) -> bool:
-        """Add the records of data batches at or above `start_offset`; False if the map is full. Raises CorruptRecordError."""
-        for row in range(len(batches)):
-            batch = np.ascontiguousarray(batches[row : row + 1])
-            code = self.table.add(batch, _plain_body(data, batch[0], position, self.decompressed_max), start_offset)
+        """Add the records of data batches at or above `start_offset`; False if the map is full.
+
+        Raises CorruptRecordError, UnsupportedFormatError.
+        """
+        for rows, packed, _ in _by_packing(batches):
+            if packed:
+                code, done = self._add_packed(data, rows, position, start_offset)
+            else:
+                code, done = self.table.add_run(data, position, rows, start_offset)
             if code == codec.ESPACE:
                 return False
             if code < 0:
-                raise _corrupt(batch[0], self.table.problem)
+                raise _corrupt(rows[done], self.table.problem)
         return True
+
+    def _add_packed(self, data: Any, rows: Batches, position: int, start_offset: int) -> tuple[int, int]:
+        for row in range(len(rows)):
+            body = _plain_body(data, rows[row], position, self.decompressed_max)
+            code = self.table.add(rows[row : row + 1], body, start_offset)
+            if code < 0:
+                return code, row
+        return 0, len(rows)
 
     def pass_over(self, offset: int) -> None:
         """The map is complete up to `offset`, although no key was added: control batches, aborted data."""
@@ -82,20 +102,29 @@ def clean(
     `orders` has for each batch the sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records are compared with the map.
     Raises CorruptRecordError; UnsupportedFormatError for batches of formats 0 and 1.
     """
-    if (batches["magic"] < 2).any():
-        raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
-    if not len(batches):
-        return  # all of them were removed by an earlier pass
     cleaner = codec.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
-    packed = (batches["attributes"] & CODEC_MASK) != 0
-    borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])).tolist()
-    for start, end in zip(borders, [*borders[1:], len(batches)], strict=True):
-        rows, how = np.ascontiguousarray(batches[start:end]), orders[start:end]
-        if packed[start]:
+    for rows, packed, start in _by_packing(batches):
+        how = orders[start : start + len(rows)]
+        if packed:
             for row in range(len(rows)):
                 yield _repacked(cleaner, data, rows[row : row + 1], how[row : row + 1], position, offsets.decompressed_max)
         else:
             yield from _runs(cleaner, data, rows, how, position)
+
+
+def _by_packing(batches: Batches) -> Iterator[tuple[Batches, bool, int]]:
+    """Runs of batches that are all compressed, or all not: the rows, whether they are, and the number of the first one.
+
+    Raises UnsupportedFormatError for batches of formats 0 and 1.
+    """
+    if (batches["magic"] < 2).any():
+        raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
+    if not len(batches):
+        return  # all of them were removed by an earlier pass
+    packed = (batches["attributes"] & CODEC_MASK) != 0
+    borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])).tolist()
+    for start, end in zip(borders, [*borders[1:], len(batches)], strict=True):
+        yield np.ascontiguousarray(batches[start:end]), bool(packed[start]), start
 
 
 def _runs(
@@ -103,12 +132,12 @@ def _runs(
 ) -> Iterator[tuple[memoryview, Batches]]:
     while len(batches):
         records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
-        output = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)), np.uint8)
+        output = shared_pool().lease(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64))).view
         after = np.empty(len(batches), batch_dtype())
         written, done = cleaner.run(data, position, batches, orders, output, after)
         if written < 0:
             raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)
-        yield output.data[:written], after[:done]
+        yield output[:written], after[:done]
         batches, orders = batches[done:], orders[done:]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedlog._native import codec
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
 from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE, OffsetMap, clean
 from embedlog.format.record_batch import Chain, decode, scan
@@ -77,6 +77,55 @@ def test_a_full_map_says_up_to_where_it_knows_everything() -> None:
     assert (len(offsets), offsets.latest) == (14, 13)
     assert offsets.find(b"13") == 13
     assert offsets.find(b"14") == -1
+
+
+@pytest.mark.parametrize("keys", [0, 1, 2, 3, 14, 15, 1000, 9_000_000])
+def test_a_map_has_room_for_all_keys_that_can_come_and_no_more_memory(keys: int) -> None:
+    """9 million keys need huge pages; these are zero too."""
+    limit_bytes = 512 << 20
+    offsets = OffsetMap(limit_bytes, keys=keys)
+    table = offsets.table.raw
+    assert keys <= table.limit < table.capacity <= max(2, 2.3 * (keys + 1))
+    assert not offsets._memory[-codec.MAP_SLOT_BYTES :].any()
+    assert offsets.find(b"k") == -1
+    few = OffsetMap(4 * codec.MAP_SLOT_BYTES, keys=keys)
+    assert few.table.raw.capacity <= 4
+
+
+def test_compressed_and_plain_batches_alternate_in_one_call() -> None:
+    codecs = [0, 0, 2, 0, 2, 2, 0]
+    data = b"".join(packed(batch(3 * n, [Row(b"v", b"%d" % n), Row(b"v", b"same")]), kind) for n, kind in enumerate(codecs))
+    offsets = mapped(data)
+    assert [offsets.find(b"%d" % n) for n in range(len(codecs))] == [3 * n for n in range(len(codecs))]
+    assert (offsets.find(b"same"), offsets.latest) == (19, 19)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_the_error_of_a_damaged_record_names_its_batch(bad: int, number: int) -> None:
+    whole = [batch(10 * n, [Row(b"v", b"k")]) for n in range(3)]
+    damaged = bytearray(whole[bad])
+    damaged[HEADER_SIZE] ^= 0x20  # the size of the record
+    body = len(damaged) - HEADER_SIZE
+    assert codec.reseal(damaged, body, 0) >= 0
+    data = b"".join(packed(bytes(damaged) if n == bad else raw, number) for n, raw in enumerate(whole))
+    with pytest.raises(CorruptRecordError, match=f"record 0 of the batch at offset {10 * bad}: size of a record") as caught:
+        OffsetMap(1 << 12).add(data, scanned(data), position=0)
+    assert caught.value.position == int(scanned(data)["position"][bad])
+
+
+def test_batches_that_are_not_plain_or_not_in_the_data_are_refused_by_the_core() -> None:
+    plain = batch(0, [Row(b"v", b"k")])
+    table = OffsetMap(1 << 12).table
+    assert table.add_run(packed(plain, 2), 0, scanned(packed(plain, 2)), 0) == (codec.EINVALID, 0)
+    for position in (-1, 1):
+        moved = scanned(plain).copy()
+        moved["position"] += position
+        assert table.add_run(plain, 0, moved, 0) == (codec.EINVALID, 0)
+    old = scanned(plain).copy()
+    old["magic"] = 1
+    with pytest.raises(UnsupportedFormatError, match="old format"):
+        OffsetMap(1 << 12).add(plain, old, position=0)
 
 
 def test_keys_of_all_lengths_are_told_apart() -> None:

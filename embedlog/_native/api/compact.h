@@ -16,6 +16,10 @@ typedef struct {
 /* Adds the records of one batch (body: its uncompressed records section) from `start_offset` on. EL_ESPACE: the limit is reached, and
  * map->latest is the last added offset. EL_ECORRUPT: *problem as in el_decode. */
 int el_map_add(el_offset_map *map, const el_batch *batch, const uint8_t *body, int64_t body_size, int64_t start_offset, el_problem *problem);
+/* The same for uncompressed batches; batch i starts at data + batches[i].position - base. *done is the count of batches that were added
+ * completely. EL_EINVALID: batch *done is compressed, of an old format, or outside the data. */
+int el_map_add_run(el_offset_map *map, const uint8_t *data, int64_t size, int64_t base, const el_batch *batches, int64_t batch_count,
+                   int64_t start_offset, int64_t *done, el_problem *problem);
 /* The latest offset of a key, or -1. */
 int64_t el_map_find(const el_offset_map *map, const uint8_t *key, int64_t size);
 

@@ -4,7 +4,7 @@
  *             and the remaining records keep their bytes
  * CCOMPACT-2  only a new delete horizon changes records: it becomes the base timestamp, and every delta is relative to it
  * CCOMPACT-3  `out` is never written beyond its capacity: a batch grows at most by what CCOMPACT-2 can add to each of its records
- * CCOMPACT-4  records are copied during the walk that selects them; only CCOMPACT-2 needs a second walk */
+ * CCOMPACT-4  records are copied during the walk that selects them, neighbours in one copy; only CCOMPACT-2 needs a second walk */
 #include "codec/offset_map.h"
 
 #define HORIZON_BIT 0x40
@@ -54,11 +54,23 @@ static uint8_t *put_moved(uint8_t *to, const uint8_t *at, const el_wire_record *
     return to + rest;
 }
 
+/* Kept records that lie one after the other, and are not copied yet. */
+typedef struct {
+    const uint8_t *from, *end;
+} el_kept_run;
+
+INLINE uint8_t *put_kept(uint8_t *to, const el_kept_run *run) {
+    size_t size = (size_t)(run->end - run->from);
+    memcpy(to, run->from, size);
+    return to + size;
+}
+
 /* Walks the records and writes the kept ones to `*to`, relative to new_base if it differs from the batch's own. */
 static int keep_records(const el_cleaner *cleaner, const el_batch *batch, uint8_t order, const uint8_t *body, int64_t body_size,
                         int64_t new_base, uint8_t **to, el_selected *verdict, el_problem *problem) {
     el_walk walk;
     el_block block;
+    el_kept_run run = {body, body};
     *verdict = (el_selected){.newest = -1};
     int32_t what = walk_begin(&walk, batch, body, body_size);
     if (what) return walk_fail(problem, walk, what);
@@ -72,14 +84,17 @@ static int keep_records(const el_cleaner *cleaner, const el_batch *batch, uint8_
             verdict->kept++;
             verdict->tombstones += keyed->record.value_size < 0;
             if (timestamp > verdict->newest) verdict->newest = timestamp;
-            if (new_base == batch->base_timestamp) {
-                memcpy(*to, keyed->at, (size_t)(keyed->record.end - keyed->at));
-                *to += keyed->record.end - keyed->at;
-            } else {
+            if (new_base != batch->base_timestamp) {
                 *to = put_moved(*to, keyed->at, &keyed->record, (int64_t)((uint64_t)timestamp - (uint64_t)new_base));
+            } else if (keyed->at == run.end) {
+                run.end = keyed->record.end;
+            } else {
+                *to = put_kept(*to, &run);
+                run = (el_kept_run){keyed->at, keyed->record.end};
             }
         }
     }
+    *to = put_kept(*to, &run);
     what = walk_end(&walk);
     return what ? walk_fail(problem, walk, what) : EL_OK;
 }
@@ -112,7 +127,7 @@ static int64_t clean_batch(const el_cleaner *cleaner, const uint8_t *at, uint8_t
     int sets = horizon_of(batch) < 0 && (verdict.tombstones > 0 || (order & EL_ORDER_HORIZON)) && cleaner->horizon_ms >= 0
             && size_most(batch) <= INT32_MAX;
     if (verdict.kept == batch->records && !sets) {
-        memcpy(out, at, (size_t)batch->size);
+        memcpy(out, at, EL_HEADER_SIZE); /* its records are there */
         return batch->size;
     }
     if (sets) {
@@ -133,13 +148,12 @@ int64_t el_clean_run(const el_cleaner *cleaner, const uint8_t *data, int64_t siz
     if (!el_map_usable(cleaner->map)) return EL_EINVALID;
     for (*done = 0; *done < batch_count; ++*done) {
         const el_batch *batch = &batches[*done];
-        int64_t position = batch->position - base;
-        if (batch->size < EL_HEADER_SIZE || position < 0 || position > size - batch->size) return EL_EINVALID;
-        if ((batch->attributes & CODEC_MASK) || batch->magic != MAGIC) return EL_EINVALID;
+        const uint8_t *at = el_plain_batch(batch, data, size, base);
+        if (!at) return EL_EINVALID;
         int64_t most = size_most(batch);
         if (most > capacity - written) return written > 0 ? written : EL_ESPACE;
         cleaned[*done] = *batch;
-        int64_t now = clean_batch(cleaner, data + position, orders[*done], out + written, &cleaned[*done], problem);
+        int64_t now = clean_batch(cleaner, at, orders[*done], out + written, &cleaned[*done], problem);
         if (now < 0) return now;
         cleaned[*done].position = written;
         cleaned[*done].size = (int32_t)now;

@@ -78,6 +78,12 @@ static int64_t offset_of(const el_offset_map *map, const uint64_t hash[2]) {
     return slot.offset_and_one - 1;
 }
 
+const uint8_t *el_plain_batch(const el_batch *batch, const uint8_t *data, int64_t size, int64_t base) {
+    int64_t at = batch->position - base;
+    if (batch->size < EL_HEADER_SIZE || at < 0 || at > size - batch->size) return NULL;
+    return (batch->attributes & CODEC_MASK) || batch->magic != MAGIC ? NULL : data + at;
+}
+
 int el_map_usable(const el_offset_map *map) {
     return map->capacity > 0 && (map->capacity & (map->capacity - 1)) == 0 && map->limit < map->capacity && map->count <= map->limit;
 }
@@ -144,4 +150,16 @@ int el_map_add(el_offset_map *map, const el_batch *batch, const uint8_t *body, i
     }
     what = walk_end(&walk);
     return what ? walk_fail(problem, walk, what) : EL_OK;
+}
+
+int el_map_add_run(el_offset_map *map, const uint8_t *data, int64_t size, int64_t base, const el_batch *batches, int64_t batch_count,
+                   int64_t start_offset, int64_t *done, el_problem *problem) {
+    for (*done = 0; *done < batch_count; ++*done) {
+        const el_batch *batch = &batches[*done];
+        const uint8_t *at = el_plain_batch(batch, data, size, base);
+        if (!at) return EL_EINVALID;
+        int result = el_map_add(map, batch, at + EL_HEADER_SIZE, batch->size - EL_HEADER_SIZE, start_offset, problem);
+        if (result < 0) return result;
+    }
+    return EL_OK;
 }

@@ -17,6 +17,9 @@ typedef struct {
     int32_t count;
 } el_block;
 
+/* The first byte of an uncompressed batch: data + batch->position - base. NULL: it is compressed, of an old format, or not inside. */
+const uint8_t *el_plain_batch(const el_batch *batch, const uint8_t *data, int64_t size, int64_t base);
+
 int el_map_usable(const el_offset_map *map);
 
 /* Takes the next records of a walk, at most a block, and prefetches their slots. EL_FINE, or the error of the next record.

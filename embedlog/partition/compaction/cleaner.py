@@ -113,7 +113,9 @@ class _Pass:
     def __init__(self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int) -> None:
         self._cleaner, self._state, self._bounds, self._now_ms = cleaner, cleaner.state, found, now_ms
         self._now = self._state.published()
-        self._map = OffsetMap(memory_bytes, decompressed_max=self._state.context.decompressed_max)
+        self._map = OffsetMap(
+            memory_bytes, decompressed_max=self._state.context.decompressed_max, keys=found.end - found.first_dirty
+        )
         aborted = self._aborted()
         self._learning, self._cleaning = Transactions(aborted), Transactions(aborted)
         self._producers = self._producers_now()
