@@ -20,7 +20,8 @@ JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_native/*/*.h embedlog/_native/build.py)
 # The C core with mutants, which the tests switch on. Only this environment has it: the build of a wheel never sets the variable.
 TEST_BUILD := EMBEDLOG_TEST_BUILD=1
-INSTALL := -m pip install -q --disable-pip-version-check
+# A program imports a fraction of the modules of these packages: an import compiles its module.
+INSTALL := -m pip install -q --disable-pip-version-check --no-compile
 PIP := $(BIN)/python $(INSTALL)
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
@@ -88,7 +89,7 @@ $(sort $(VENV)/.tools .venv-demo/.tools):
 # An editable install; EXTRAS_HERE and BUILD_HERE belong to the environment. Editable, so the sources of the clone are used.
 $(sort $(VENV)/.built .venv-demo/.built): %/.built: %/.tools $(NATIVE)
 	@echo 'embedlog: installing into $(@D): the package, compiled here, with the packages of [$(EXTRAS_HERE)]$(SIZE_HERE)'
-	@$(BUILD_HERE) $(@D)/bin/python $(INSTALL) $(OPTIONS_HERE) --no-build-isolation -e '.[$(EXTRAS_HERE)]' \
+	@$(BUILD_HERE) $(@D)/bin/python $(INSTALL) --no-build-isolation -e '.[$(EXTRAS_HERE)]' \
 	    >$(@D)/install.txt 2>&1 || { \
 	    grep -qi 'error: command' $(@D)/install.txt \
 	    && { grep -m 5 'error:' $(@D)/install.txt; $(call fail,the C core does not compile: see $(@D)/install.txt); } \
@@ -98,8 +99,6 @@ $(sort $(VENV)/.built .venv-demo/.built): %/.built: %/.tools $(NATIVE)
 $(VENV)/.built: EXTRAS_HERE = $(EXTRAS)
 $(VENV)/.built: SIZE_HERE = $(SIZE)
 $(VENV)/.built: BUILD_HERE = $(TEST_BUILD)
-# Tests import a fifth of these packages' modules: an import compiles its module.
-$(VENV)/.built: OPTIONS_HERE = --no-compile
 .venv-demo/.built: EXTRAS_HERE = arrow,demo
 .venv-demo/.built: BUILD_HERE = EMBEDLOG_TEST_BUILD=0
 
