@@ -29,15 +29,18 @@ TESTS = (
     "tests/producer/test_router.py",
     "tests/semantics/test_sending.py",
 )
-# The fastest checksum that the processor has is in use: a build for the oldest processor must not be limited to it.
+# The fastest checksum that the processor has is in use: a build for the oldest processor must not be limited to it. An emulator of
+# another machine shows this machine's processor, which tells nothing.
 CHECKSUM = """
-import pathlib, re
+import pathlib, platform, re
 from embedlog._native import codec
-flags = set(re.search(r"(?:flags|Features)\\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1).split())
+name = {"x86_64": "flags", "aarch64": "Features"}[platform.machine()]
+found = re.search(rf"{name}\\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text())
+flags = set(found.group(1).split()) if found else set()
 folding = {"avx512f", "avx512vl", "vpclmulqdq"} <= flags  # some processors have the last one alone
 usable = {"avx512-vpclmul": folding, "sse42": "sse4_2" in flags, "armv8": "crc32" in flags, "software": True}
 print(codec.crc32c_backend())
-assert codec.crc32c_backend() == next(name for name, here in usable.items() if here), flags
+assert not found or codec.crc32c_backend() == next(name for name, here in usable.items() if here), flags
 """
 
 
