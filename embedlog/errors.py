@@ -108,7 +108,7 @@ class InvalidTopicError(EmbedlogError):
 
 
 class InvalidPartitionsError(EmbedlogError):
-    """The number of partitions is not positive, or not above the current one."""
+    """The number of partitions is not positive, above 1,048,576, or not above the current one."""
 
 
 class InvalidReplicationFactorError(EmbedlogError):

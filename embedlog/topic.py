@@ -8,6 +8,7 @@ TOPIC-4  additions of a newer version are kept in the file; an incompatible newe
     refused
 TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
 TOPIC-6  a file that was read and is gone is an error, not a log without topics: the directory was moved, or its disk is absent
+TOPIC-7  what cannot be read is not written: one bad topic would make the directory unusable for every process
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from embedlog.config.options import nearest
-from embedlog.errors import ForeignDirectoryError, InvalidTopicError, StorageError, UnknownTopicOrPartitionError
+from embedlog.config.options import PARTITIONS_MAX, nearest
+from embedlog.errors import (
+    ForeignDirectoryError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.storage import files
 from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX, TOPICS
 from embedlog.storage.identity import id_bytes
@@ -30,7 +37,6 @@ from embedlog.storage.json_file import Entries, JsonFile
 
 VERSION = 1
 WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have been replaced
-PARTITIONS_MAX = 1 << 20  # of a topic whose partitions are all local: each has a directory
 STATES = ("creating", "live", "deleting")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__replica_state"})
 NO_FIELDS: Final[Mapping[str, Any]] = {}  # shared by all topics; can be copied, in contrast to a mapping proxy
@@ -141,21 +147,36 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
             only=tuple(sorted(rest.pop("only", ()))),
             others=rest,
         )
-        numbers = (topic.partitions, topic.growing, *topic.only)
-        if not all(type(each) is int for each in numbers) or topic.partitions < 1 or not _are_numbers(topic, numbers):
-            raise ValueError(f"partitions {topic.partitions}, growing {topic.growing}, only {topic.only}")
-        if topic.state not in STATES:
-            raise ValueError(f"state {topic.state!r}")
-        id_bytes(topic.topic_id)
-    except (KeyError, TypeError, ValueError, AttributeError, InvalidTopicError) as problem:
+        _check(topic)
+    except (KeyError, TypeError, ValueError, AttributeError, InvalidPartitionsError, InvalidTopicError) as problem:
         raise ForeignDirectoryError(f"the entry of {name!r} cannot be read ({problem!r}); {_REBUILD}", path=path) from problem
     return topic
 
 
-def _are_numbers(topic: Topic, numbers: Sequence[int]) -> bool:
-    """Whether these are valid numbers and counts of partitions; without `only`, all partitions are local, so there are fewer."""
+def check_count(count: int) -> int:
+    """The number of partitions of a topic that has them all, if it is allowed. Raises InvalidPartitionsError."""
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise InvalidPartitionsError("number of partitions", expected=f"1 to {PARTITIONS_MAX}", found=count)
+    return count
+
+
+def _check(topic: Topic) -> None:
+    """Raises InvalidTopicError, InvalidPartitionsError, TypeError, ValueError for a topic that the file must not have (TOPIC-7).
+
+    Without `only`, all partitions are local, so there are fewer.
+    """
+    check_name(topic.name)
+    numbers = (topic.partitions, topic.growing, *topic.only)
+    if not all(type(each) is int for each in numbers):
+        raise TypeError(f"numbers of partitions are ints: {numbers}")
+    limit = INT_MAX + 1 if topic.only else PARTITIONS_MAX
     rising = all(before < after for before, after in pairwise((*topic.only, topic.partitions)))
-    return rising and min(numbers) >= 0 and max(numbers) <= (INT_MAX + 1 if topic.only else PARTITIONS_MAX)
+    if not rising or topic.partitions < 1 or min(numbers) < 0 or max(numbers) > limit:
+        found = f"partitions {topic.partitions}, growing {topic.growing}, only {topic.only}"
+        raise InvalidPartitionsError(f"partitions of the topic {topic.name!r}", expected=f"1 to {limit}", found=found)
+    if topic.state not in STATES:
+        raise ValueError(f"state {topic.state!r}")
+    id_bytes(topic.topic_id)
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -288,6 +309,8 @@ class TopicRegistry:
         self._content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
 
     def _change(self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()) -> None:
+        for topic in topics.values():
+            _check(topic)
         self._refresh_by_file()
         content = self._changed(topics, removed)
         self.moving(False)

@@ -14,6 +14,7 @@ import pytest
 from embedlog import topic
 from embedlog.errors import (
     ForeignDirectoryError,
+    InvalidPartitionsError,
     InvalidTopicError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -270,13 +271,32 @@ def test_what_a_newer_version_added_in_no_utf8_stays_as_it_is(tmp_path: Path) ->
     assert found.others == {"added": "\ud800"}
 
 
+IMPOSSIBLE: list[dict[str, object]] = [
+    {"partitions": 0}, {"partitions": 2**20 + 1}, {"partitions": 2**31}, {"growing": 2**20 + 1}, {"growing": 2**40},
+    {"growing": -1}, {"partitions": 2**31 + 1, "only": (5,)}, {"only": (0, 0)}, {"only": (7,)}, {"state": "asleep"},
+    {"partitions": True}, {"topic_id": "short"}, {"name": "a b"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("facts", IMPOSSIBLE, ids=str)
+def test_a_topic_that_cannot_be_read_is_not_written(tmp_path: Path, facts: dict[str, object]) -> None:
+    found = registry(tmp_path)
+    found.put(some("kept"))
+    before = (tmp_path / file_names.TOPICS).read_bytes()
+    for change in (found.put, lambda topic: found.change([topic], ["kept"])):
+        with pytest.raises((InvalidPartitionsError, InvalidTopicError, TypeError, ValueError)):
+            change(some()._replace(**facts))  # type: ignore[arg-type]
+        assert (tmp_path / file_names.TOPICS).read_bytes() == before
+        assert (found.names(), found.generation) == (["kept"], 1)
+
+
 @pytest.mark.parametrize("numbers", [{"partitions": 2**31}, {"partitions": 2**62}, {"partitions": 1, "growing": 2**40}])
 def test_a_signed_number_of_partitions_that_nobody_has_is_refused(tmp_path: Path, numbers: dict[str, int]) -> None:
-    registry = TopicRegistry(tmp_path)
-    registry.load()
-    registry.put(Topic("t", new_id(), numbers["partitions"], growing=numbers.get("growing", 0)))
+    registry(tmp_path).put(some())
+    entry = json.loads((tmp_path / file_names.TOPICS).read_text())["topics"]["events"]
+    edited(tmp_path, {"topics": {"events": entry | numbers}})
     with pytest.raises(ForeignDirectoryError, match="cannot be read"):
-        TopicRegistry(tmp_path).load()
+        registry(tmp_path)
 
 
 def test_the_mark_of_a_clean_close_may_hold_anything(tmp_path: Path) -> None:

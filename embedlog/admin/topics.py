@@ -28,7 +28,7 @@ from embedlog.errors import (
 )
 from embedlog.storage import file_names, files
 from embedlog.storage.identity import new_id
-from embedlog.topic import Topic, check_collision, check_name, is_internal
+from embedlog.topic import Topic, check_collision, check_count, check_name, is_internal
 from embedlog.types import NewTopic, TopicPartition, by_partition
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class TopicAdmin:
         """The topic to create, after all checks that do not depend on existing topics."""
         check_name(new.name)
         _refuse_internal(new.name)
-        count = self._engine.config.num_partitions if new.partitions is None else _count(new.partitions)
-        count = self._check_replicas(new, count)
+        count = _count(self._engine.config.num_partitions if new.partitions is None else new.partitions)
+        count = check_count(self._check_replicas(new, count))
         topic_directories.check_lengths(new.name, count)
         overrides = parse(TopicConfig, new.config, **settings).overrides()
         self._engine.config.topic_config(overrides)  # together with the log's defaults
@@ -299,10 +299,7 @@ def _whole_number(value: object, what: str) -> int:
 
 
 def _count(value: object) -> int:
-    count = _whole_number(value, "a number of partitions")
-    if not 1 <= count <= 2**31 - 1:
-        raise InvalidPartitionsError("number of partitions", expected="1 to 2147483647", found=count)
-    return count
+    return check_count(_whole_number(value, "a number of partitions"))
 
 
 def _name(given: object) -> Any:

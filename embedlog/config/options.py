@@ -19,6 +19,7 @@ from embedlog.config.conversions import is_object
 from embedlog.errors import ConfigError, UnknownOptionError
 
 INT_MAX = 2**31 - 1
+PARTITIONS_MAX = 1 << 20  # of a topic whose partitions are all local: each has a directory
 LONG_MAX = 2**63 - 1
 
 _WORDS = {

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from embedlog.config.options import (
     INT_MAX,
     LONG_MAX,
+    PARTITIONS_MAX,
     Options,
     configuration,
     default_of,
@@ -271,7 +272,8 @@ class LogConfig(SetOptions):
 
     # The directory as a whole.
     num_partitions: int = option(
-        1, "Partitions of a topic that is created without a number of its own.", unit="partitions", low=1, high=INT_MAX
+        1, "Partitions of a topic that is created without a number of its own.", unit="partitions", low=1,
+        high=PARTITIONS_MAX,
     )
     auto_create_topics_enable: bool = option(
         False, "Whether the use of a missing topic creates it.",
@@ -306,7 +308,7 @@ class LogConfig(SetOptions):
     )
     transaction_state_log_num_partitions: int = option(
         50, "Partitions of `__transaction_state` at its creation; an existing topic is unchanged.", unit="partitions", low=1,
-        high=INT_MAX,
+        high=PARTITIONS_MAX,
     )
     transaction_state_log_segment_bytes: int = option(
         104_857_600, "`segment.bytes` of `__transaction_state` at its creation.", unit="bytes", low=14, high=INT_MAX
@@ -325,7 +327,7 @@ class LogConfig(SetOptions):
     )
     offsets_topic_num_partitions: int = option(
         50, "Partitions of `__consumer_offsets` at its creation; an existing topic is unchanged.", unit="partitions", low=1,
-        high=INT_MAX,
+        high=PARTITIONS_MAX,
     )
     offsets_topic_segment_bytes: int = option(
         4 << 20, "`segment.bytes` of `__consumer_offsets` at its creation.", unit="bytes", low=14, high=INT_MAX,

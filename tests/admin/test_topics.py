@@ -77,7 +77,7 @@ BAD_TOPICS: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
     "the name of a cluster's log": (("__cluster_metadata",), e.InvalidTopicError, "metadata log"),
     "a colliding name": (("here_it_is",), e.InvalidTopicError, "collides with the topic here.it.is"),
     "a name that is taken": (("here.it.is",), e.TopicExistsError, "topic 'here.it.is' exists already"),
-    "no partitions": (("x", 0), e.InvalidPartitionsError, "expected 1 to 2147483647, found 0"),
+    "no partitions": (("x", 0), e.InvalidPartitionsError, "expected 1 to 1048576, found 0"),
     "fewer than none": (("x", -1), e.InvalidPartitionsError, "found -1"),
     "too many": (("x", 2**31), e.InvalidPartitionsError, "found 2147483648"),
     "a long name with many": (("x" * 249, 10**6), e.InvalidPartitionsError, "too many partitions for the length of the name"),
