@@ -3,7 +3,7 @@
 SCAN-1  the bounds are fixed when the scan is created: records that are appended later are not part of it
 SCAN-2  each iteration begins at the start and is lazy: data is read on demand, and memory is bounded
 SCAN-3  bounds are filters: offsets outside of the log are ignored; records that retention deletes after the scan was created
-    are an error
+    are an error. So is a topic that was deleted and created again: it has the name, but another id
 SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself through the C
     stream interface
 SCAN-5  the progress of a reading is counted in offsets, after each chunk: the number of records is not known before the end
@@ -28,9 +28,10 @@ from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords
 from embedlog.display import tables
-from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError
+from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import Isolation, end_offset
+from embedlog.storage.identity import id_text
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from embedlog.config.callables import Deserializer
     from embedlog.config.client import K, V
     from embedlog.engine import Engine
-    from embedlog.partition.api import ReadableLog
+    from embedlog.partition.api import LogPartition, ReadableLog
+    from embedlog.topic import Topic
 
 CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
@@ -77,9 +79,7 @@ class Scan:
         self._engine, self._rack, self._progress = engine, rack, progress
         self._columns = limits.columns
         self._start_ms, self._end_ms = limits.start_ms, limits.end_ms
-        self._bounds = {
-            number: self._pinned(engine.partition_of(found, number), *span) for number, span in limits.offsets.items()
-        }
+        self._bounds = {number: self._pinned(self._partition(found, number), *span) for number, span in limits.offsets.items()}
 
     def narrowed(
         self,
@@ -102,12 +102,13 @@ class Scan:
         made._columns = limits.columns
         made._start_ms, made._end_ms = max(self._start_ms, limits.start_ms), min(self._end_ms, limits.end_ms)
         made._bounds = {}
+        topic = self._same_topic() if made.times != self.times else None
         for number, (start, end) in limits.offsets.items():
             first, last = self._bounds[number]
             first, last = max(first, start or 0), last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
-            if made.times != self.times:
-                partition = self._engine.partition(self.topic, number)
+            if topic is not None:
+                partition = self._partition(topic, number)
                 if first >= partition.bounds().log_start:
                     made._bounds[number] = made._timed(partition, first, last)  # else a loss would be no error (SCAN-3)
         return made
@@ -300,13 +301,30 @@ class Scan:
 
     def _partitions(self) -> dict[int, ReadableLog]:
         """The partitions of the scan, with one lookup of the topic. Raises UnknownTopicOrPartitionError."""
-        self._engine.check_open()
-        topic = self._engine.topic(self.topic)
+        topic = self._same_topic()
         found: dict[int, ReadableLog] = {}
         for number in self._bounds:
-            partition = self._engine.partition_of(topic, number)
+            partition = self._partition(topic, number)
             found[number] = partition if self._rack is None else self._engine.near(partition, self._rack)
         return found
+
+    def _same_topic(self) -> Topic:
+        """The topic, if it is the one of the creation of the scan. Raises UnknownTopicOrPartitionError."""
+        self._engine.check_open()
+        found = self._engine.topic(self.topic)
+        self._check_id(found.topic_id)
+        return found
+
+    def _partition(self, topic: Topic, number: int) -> LogPartition:
+        """A partition of the topic of the scan: another thread may replace the open ones after the lookup of the topic."""
+        found = self._engine.partition_of(topic, number)
+        self._check_id(id_text(found.topic_id))
+        return found
+
+    def _check_id(self, found: str) -> None:
+        if found != self.topic_id:
+            problem = f"topic {self.topic} was deleted, and created again with another id"
+            raise UnknownTopicOrPartitionError(problem, expected=self.topic_id, found=found)
 
     def _source(self, columns: tuple[str, ...]) -> Source:
         """The chunks of the scan, for one reader. Raises ClosedError, UnknownTopicOrPartitionError."""

@@ -14,9 +14,12 @@ from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format import record_batch as record
 from embedlog.partition.split_points import SplitPoint
 from embedlog.storage.checkpoints import EpochCache
+from embedlog.storage.identity import id_text
 from embedlog.topic import Topic
 from embedlog.types import OffsetAndTimestamp, TopicPartition
 from tests.support.batches import ABORT, COMMIT, TRANSACTIONAL, Row, batch, marker
+
+TOPIC_ID = b"topic of a test."  # of all topics
 
 
 class Bounds(NamedTuple):
@@ -51,6 +54,7 @@ class FakePartition:
 
     def __init__(self, engine: FakeEngine, topic: str, number: int) -> None:
         self.topic, self.number = topic, number
+        self.topic_id = TOPIC_ID
         self.log_start = 0
         self.log_end = 0
         self.fetches = 0
@@ -210,7 +214,7 @@ class FakeEngine:
     def topic(self, name: str) -> Topic:
         if name not in self._partitions:
             raise UnknownTopicOrPartitionError(name)
-        return Topic(name, "", len(self._partitions[name]))
+        return Topic(name, id_text(TOPIC_ID), len(self._partitions[name]))
 
     def check_open(self) -> None:
         if self.problem is not None:
