@@ -86,7 +86,7 @@ group_ids = _completed(lambda log: log.groups())
 
 
 def actions(texts: Mapping[str, str]) -> Callable[[Function], Function]:
-    """An option for each action of a verb, with its help; `action` is the one that was given last."""
+    """An option for each action of a verb, with its help; of which one may be given as `action`."""
 
     def decorated(function: Function) -> Function:
         for name, text in reversed(list(texts.items())):

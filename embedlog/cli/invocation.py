@@ -2,12 +2,13 @@
 
 INVOCATION-1  `-d` may be given before and after the verb; without it `EMBEDLOG_DIR` names the directories
 INVOCATION-2  an option that names a network is refused with the reason
+INVOCATION-3  options that exclude each other are refused, with the names of two of them: click takes the last one
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -64,14 +65,33 @@ class NoReader(Exception):
 class Verb(click.Command):
     """A command of which a closed output is an event of its own, because click ends the process for it.
 
-    An option with one value is refused if it is given twice, as by Kafka's scripts: click takes the last value.
+    An option with one value is refused if it is given twice, as by Kafka's scripts: click takes the last value. `exclusive` has
+    groups of options of which one may be given (INVOCATION-3).
     """
+
+    def __init__(self, *arguments: Any, exclusive: Sequence[Sequence[str]] = (), **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._exclusive = exclusive
+
+    def exclusive_groups(self) -> list[list[click.Option]]:
+        """Groups of options of which one may be given: the flags of one parameter, and those that the verb names."""
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        same: dict[str | None, list[click.Option]] = {}
+        for each in options:
+            if each.is_flag:
+                same.setdefault(each.name, []).append(each)
+        named = [[each for each in options if not set(group).isdisjoint(each.opts)] for group in self._exclusive]
+        return [group for group in [*same.values(), *named] if len(group) > 1]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = self.make_parser(ctx).parse_args(list(args))[2]
         for each in given:
             if isinstance(each, click.Option) and not (each.multiple or each.is_flag or each.count) and given.count(each) > 1:
                 raise click.UsageError(f"{each.opts[-1]}: given {given.count(each)} times, takes one value", ctx)
+        for group in self.exclusive_groups():
+            found = [each.opts[-1] for each in dict.fromkeys(given) if each in group]
+            if len(found) > 1:
+                raise click.UsageError(f"{found[0]} and {found[1]} exclude each other", ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -115,7 +135,7 @@ def shared(function: Function) -> Function:
 
 
 def verb(**settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
-    """A verb: a command with the shared options, and the docstring of its function as help."""
+    """A verb: a command with the shared options, and the docstring of its function as help. The settings are those of `Verb`."""
 
     def decorated(function: Callable[..., int | None]) -> click.Command:
         return click.command(cls=Verb, **settings)(shared(function))

@@ -70,7 +70,7 @@ def test_the_other_side_is_that_of_the_directory_option(east: Path, run: Callabl
         (["--from", "east", "--to", "west", "-t", "__own"], 2, "internal topics are not mirrored"),
         (["--from", "east", "--to", "west", "--name", "a/b"], 2, "name of a mirror"),
         (["--from", "east", "--to", "kafka://"], 2, "expected kafka://HOST:PORT"),
-        (["--from", "east", "--to", "west", "--group", "g", "--groups"], 2, "--group or --groups"),
+        (["--from", "east", "--to", "west", "--group", "g", "--groups"], 2, "--group and --groups exclude each other"),
         (["--from", "east", "--to", "west", "--to-property", "x"], 2, "--to-property: expected key=value"),
         (["--from", "east", "--to", "west", "--to-property", "linger.mss=1"], 2, "linger.ms"),
     ],

@@ -21,7 +21,7 @@ from embedlog.cli.readable import Readable
 _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metrics", "groups"]
 
 
-@verb()
+@verb(exclusive=[("--describe", "--alter"), ("--all", "--alter")])
 @click.option("--entity-type", type=click.Choice(["topics", *_OTHERS]), default="topics", help="Only topics have settings here.")
 @click.option("--topic", "--entity-name", "topic", shell_complete=topic_names, help="The topic; all if not given.")
 @click.option("--describe", is_flag=True, help="Print settings (the default).")

@@ -27,6 +27,7 @@ from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, as_bytes, by
 if TYPE_CHECKING:
     from embedlog.cli.line_writer import LineWriter
 
+_EXCLUSIVE = [("--offset", "--from-beginning")]
 GROUP_WAIT_S = 1.0  # of a member for records, before it looks whether it has read all
 
 
@@ -73,7 +74,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@verb()
+@verb(exclusive=_EXCLUSIVE)
 @_options
 def consume(**options: Any) -> int:
     """Print the records that arrive from now on; --from-beginning prints all first.
@@ -84,14 +85,14 @@ def consume(**options: Any) -> int:
     return _consume(options, default="end", exit_at_end=False)
 
 
-@verb()
+@verb(exclusive=_EXCLUSIVE)
 @_options
 def cat(**options: Any) -> int:
     """Print the present records, and end: `consume --from-beginning -e`."""
     return _consume(options, default="beginning", exit_at_end=True)
 
 
-@verb()
+@verb(exclusive=_EXCLUSIVE)
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=10, help="Records per partition before the end.")
 @_options
 def tail(lines: int, **options: Any) -> int:

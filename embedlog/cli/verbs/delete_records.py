@@ -18,7 +18,7 @@ from embedlog.cli.output import document
 _FORM = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}'
 
 
-@verb()
+@verb(exclusive=[("--offset-json-file", "--topic")])
 @click.option("--offset-json-file", type=click.File("r", encoding="utf-8"), metavar="FILE", help=f"{_FORM}; - is standard input.")
 @topic_option(help="The topic, instead of a file.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), default=0, help="Its partition.")
@@ -28,7 +28,7 @@ def delete_records(offset_json_file: TextIO | None, topic: str | None, partition
 
     JSON: a list of {"topic", "partition", "low_watermark"}.
     """
-    if (offset_json_file is None) == (topic is None) or (topic is None) != (before_offset is None):
+    if (offset_json_file is None and topic is None) or (topic is None) != (before_offset is None):
         raise click.UsageError("give --offset-json-file, or --topic and --before-offset")
     if offset_json_file is not None:
         wanted = _wanted(offset_json_file)

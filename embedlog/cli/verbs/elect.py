@@ -11,7 +11,7 @@ from embedlog.cli.output import document, table
 from embedlog.cli.reassignment import partitions_in
 
 
-@verb()
+@verb(exclusive=[("--topic", "--all-topic-partitions", "--path-to-json-file")])
 @click.option(
     "--election-type",
     type=click.Choice(["preferred", "unclean"], case_sensitive=False),
@@ -31,7 +31,7 @@ def elect(
 
     JSON: a list of {"topic", "partition", "leader"} of the partitions with a new leader.
     """
-    if sum((topic is not None, all_topic_partitions, path_to_json_file is not None)) != 1:
+    if topic is None and not all_topic_partitions and path_to_json_file is None:
         raise click.UsageError("give one of --topic, --all-topic-partitions, --path-to-json-file")
     places: list[tuple[str | None, int | None]] = [(topic, partition)]
     if path_to_json_file is not None:

@@ -21,6 +21,20 @@ from embedlog.cli.readable import Readable
 from embedlog.cli.reset_plans import exported, imported
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
+_TARGETS = (
+    "--to-earliest",
+    "--to-latest",
+    "--to-current",
+    "--to-offset",
+    "--shift-by",
+    "--to-datetime",
+    "--by-duration",
+    "--from-file",
+)
+_EXCLUSIVE = (
+    _TARGETS, ("--dry-run", "--execute"), ("--group", "--all-groups"), ("--topic", "--all-topics"),
+    ("--members", "--offsets", "--state"),
+)  # fmt: skip
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +66,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@verb()
+@verb(exclusive=_EXCLUSIVE)
 @_options
 def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options: Any) -> int:
     """List (the default), describe, delete and reset consumer groups.
@@ -203,10 +217,8 @@ def _delete_offsets(log: Log, names: list[str], options: dict[str, Any]) -> int:
 def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
     plan = None if options["from_file"] is None else imported(options["from_file"], names)
     target = _target(options, plan is not None)
-    if plan is None and bool(options["topics"]) == options["all_topics"]:
+    if plan is None and not (options["topics"] or options["all_topics"]):
         raise click.UsageError("--reset-offsets needs --topic or --all-topics")
-    if options["execute"] and options["dry_run"]:
-        raise click.UsageError("give --dry-run or --execute")
     places = scope(log, options["topics"]) if options["topics"] else None
     rows: list[tuple[str, TopicPartition, int]] = []
 
@@ -227,19 +239,20 @@ def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
 
 
 def _target(options: dict[str, Any], has_plan: bool) -> Any:
-    """The argument `to` of a reset. Raises UsageError unless exactly one is given."""
-    given = {
-        "to": options["to"],
-        "offset": None if options["to_offset"] is None else {"offset": options["to_offset"]},
-        "shift": None if options["shift_by"] is None else {"shift": options["shift_by"]},
-        "time": None if options["to_datetime"] is None else {"time": time_ms(options["to_datetime"], "--to-datetime")},
-        "duration": None if options["by_duration"] is None else {"duration": options["by_duration"]},
-        "plan": {} if has_plan else None,
-    }
-    found = [value for value in given.values() if value is not None]
-    if len(found) != 1:
-        raise click.UsageError("--reset-offsets needs one of --to-…, --shift-by, --by-duration and --from-file")
-    return found[0]
+    """The argument `to` of a reset. Raises UsageError if none is given; the command line has at most one."""
+    if has_plan:
+        return {}
+    if options["to"] is not None:
+        return options["to"]
+    if options["to_offset"] is not None:
+        return {"offset": options["to_offset"]}
+    if options["shift_by"] is not None:
+        return {"shift": options["shift_by"]}
+    if options["to_datetime"] is not None:
+        return {"time": time_ms(options["to_datetime"], "--to-datetime")}
+    if options["by_duration"] is not None:
+        return {"duration": options["by_duration"]}
+    raise click.UsageError("--reset-offsets needs one of --to-…, --shift-by, --by-duration and --from-file")
 
 
 def _print_offsets(rows: list[tuple[str, TopicPartition, int]], column: str) -> None:

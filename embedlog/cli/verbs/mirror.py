@@ -28,7 +28,7 @@ from embedlog.mirror import Mirror, MirrorReport
 KAFKA = "kafka://"
 
 
-@verb()
+@verb(exclusive=[("--group", "--groups")])
 @click.option("--from", "source", metavar="PLACE", help="The source; that of -d if not given.")
 @click.option("--to", "target", metavar="PLACE", help="The target; that of -d if not given. An absent directory is created.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="A topic of the source; may be repeated.")
@@ -52,8 +52,6 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
     """
     if source is None and target is None:
         raise click.UsageError("--from and --to: expected at least one; the other one is that of -d")
-    if options["groups"] and options["all_groups"]:
-        raise click.UsageError("give --group or --groups")
     own = directories() if source is None or target is None else []
     given = [os.pathsep.join(own) if place is None else place for place in (source, target)]
     places = [_place(each) for each in given]

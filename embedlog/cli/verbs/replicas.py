@@ -20,7 +20,7 @@ from embedlog.cli.output import document, table
 ROUNDS = 10
 
 
-@verb()
+@verb(exclusive=[("--verify", "--repair")])
 @topic_option(help="Only this topic.")
 @click.option("--verify", is_flag=True, help="Compare the records of all replicas.")
 @click.option("--repair", is_flag=True, help="Replace different and damaged records by those of a complete replica.")

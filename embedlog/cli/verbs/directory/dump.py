@@ -29,7 +29,7 @@ def _refused(function: click.decorators.FC) -> click.decorators.FC:
     return function
 
 
-@verb(name="dump")
+@verb(name="dump", exclusive=[("--offsets-decoder", "--transaction-log-decoder")])
 @click.argument("partitions", nargs=-1, metavar="[TOPIC-N]…")
 @click.option("--files", "names", multiple=True, metavar="FILE,…", help="Files of any directory, instead of partitions of -d.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values.")
