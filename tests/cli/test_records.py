@@ -66,10 +66,30 @@ def test_headers_of_lines_and_of_all_records(events: Callable[..., Any], tmp_pat
     assert (found.key, found.value, found.headers) == (b"k", b"v", (("all", b"1"), ("a", b"x"), ("b", b"")))
 
 
-def test_a_line_without_a_separator_is_refused_with_its_number(events: Callable[..., Any], tmp_path: Path) -> None:
-    outcome = events("produce", "-t", "events", "--property", "parse.key=true", stdin=b"k\tv\nbroken\n")
+@pytest.mark.parametrize("good", [0, 1, 5000])
+@pytest.mark.parametrize("chunk", [7, 1 << 20], ids=["many reads", "one read"])
+def test_the_lines_before_a_bad_line_are_written(
+    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, good: int
+) -> None:
+    """As by Kafka's producer; the number of written lines is the place to continue from."""
+    monkeypatch.setattr("embedlog.cli.verbs.produce.CHUNK_BYTES", chunk)
+    lines = b"".join(b"k\tv%d\n" % number for number in range(good))
+    outcome = events("produce", "-t", "events", "--property", "parse.key=true", stdin=lines + b"broken\nk\tafter\n")
+    assert (outcome.status, outcome.out) == (2, "")
+    number = good + 1
+    assert outcome.err == f"embedlog: line {number}: no key separator b'\\t'; lines before it that are written: {good}\n"
+    assert pairs(tmp_path / "data") == [(b"k", b"v%d" % number) for number in range(good)]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"), [(b"x", "headers.delimiter"), (b"no name\tk\tv", "headers.key.separator"), (b"a:x\tv", "key separator")]
+)
+def test_a_bad_line_is_refused_with_what_it_lacks(events: Callable[..., Any], tmp_path: Path, line: bytes, name: str) -> None:
+    options = ("--property", "parse.headers=true", "--property", "parse.key=true")
+    outcome = events("produce", "-t", "events", *options, stdin=b"a:x\tk\tv\n" + line + b"\n")
     assert outcome.status == 2
-    assert "line 2: no key separator" in outcome.err
+    assert f"line 2: no {name} " in outcome.err
+    assert pairs(tmp_path / "data") == [(b"k", b"v")]
 
 
 def test_files_are_one_record_each_or_lines(events: Callable[..., Any], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 PRODUCE-1  lines are sent as they arrive, many in one batch
 PRODUCE-2  the verb ends after all records are acknowledged; a record that fails makes its status 1
+PRODUCE-3  the lines before a bad line are written, as by Kafka's producer. The error has their number: a restart continues there
 """
 
 from __future__ import annotations
@@ -30,8 +31,17 @@ PROPERTIES = {
 Headers = list[tuple[str, bytes | None]]
 
 
+class _BadLineError(Exception):
+    """A line is no record in the layout."""
+
+
 class Lines:
-    """Splits input into columns of records: the layout of Kafka's console producer."""
+    """Splits input into columns of records: the layout of Kafka's console producer.
+
+    `bad` is the reason why a line is no record, with its number; columns end before that line.
+    """
+
+    bad: str | None = None
 
     def __init__(self, properties: dict[str, str], empty_is_null: bool, fixed_key: bytes | None, headers: Headers) -> None:
         unknown = properties.keys() - PROPERTIES.keys()
@@ -49,18 +59,25 @@ class Lines:
         self._number = 0
 
     def columns(self, lines: list[bytes]) -> tuple[list[bytes | None], list[bytes | None] | None, list[Headers] | None]:
-        """Values, keys and headers of lines. Raises UsageError, with the number of the line, for a missing separator."""
+        """Values, keys and headers of lines, up to the first one that is bad."""
         if self._separator is None and self._header_marks is None and self._marker is None and not self._headers:
             self._number += len(lines)
             values: list[bytes | None] = [line or None for line in lines] if self._empty_is_null else [*lines]
             return values, None if self._key is None else [self._key] * len(lines), None
-        rows = [self._row(line) for line in lines]
+        rows = [*self._rows(lines)]
         keyed = self._separator is not None or self._key is not None
         return (
             [row[1] for row in rows],
             [row[0] for row in rows] if keyed else None,
             [row[2] for row in rows] if self._headers or self._header_marks else None,
         )
+
+    def _rows(self, lines: list[bytes]) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
+        try:
+            for line in lines:
+                yield self._row(line)
+        except _BadLineError as problem:
+            self.bad = f"line {self._number}: {problem}"
 
     def _row(self, line: bytes) -> tuple[bytes | None, bytes | None, Headers]:
         self._number += 1
@@ -77,7 +94,7 @@ class Lines:
             if mark:
                 key, line = self._nullable(before), after
             elif not self._lenient:
-                raise click.UsageError(f"line {self._number}: no key separator {self._separator!r}")
+                raise _BadLineError(f"no key separator {self._separator!r}")
         return key, self._nullable(line), headers
 
     def _cut(self, line: bytes, mark: bytes, name: str) -> tuple[bytes, bytes]:
@@ -86,7 +103,7 @@ class Lines:
             return before, after
         if self._lenient:
             return b"", line
-        raise click.UsageError(f"line {self._number}: no {name} {mark!r}")
+        raise _BadLineError(f"no {name} {mark!r}")
 
     def _nullable(self, data: bytes) -> bytes | None:
         return None if data == self._marker or (self._empty_is_null and not data) else data
@@ -166,10 +183,14 @@ def _send(producer: Producer[Any, Any], topic: str, groups: Iterator[list[bytes]
     for each in groups:
         group = each if options["count"] is None else each[: options["count"] - sent]
         values, keys, headers = lines.columns(group)
-        future = producer.send_batch(topic, values, keys, partition=options["partition"], headers=headers)
-        if options["sync"]:
-            future.result()
-        sent += len(group)
+        if values:
+            future = producer.send_batch(topic, values, keys, partition=options["partition"], headers=headers)
+            if options["sync"]:
+                future.result()
+        sent += len(values)
+        if lines.bad is not None:
+            producer.flush()
+            raise click.ClickException(f"{lines.bad}; lines before it that are written: {sent}")
         if sent == options["count"]:
             break
     return sent
