@@ -103,6 +103,8 @@ class ConsumerCoordinator:
         return [] if self._number is None else [(self._groups.topic.partition(self._number), self._notice)]
 
     def polling(self) -> None:
+        if self._committer.has_callbacks:
+            self.until_ns = 0
         if self._lease is not None:
             self._lease.polling()
 
@@ -433,11 +435,11 @@ class ConsumerCoordinator:
         self._auto = self._auto if automatic else None
         deadline_ns = files.deadline_after(timeout_s)
         try:
-            self._committer.advance(deadline_ns)
+            self._committer.complete(deadline_ns)
             self.stop_reading(deadline_ns)
         finally:
             self.end_lease()
-            self._committer.call_back()
+            self._committer.end()
 
     def end_lease(self) -> None:
         """End the lease: others detect at once that this member has ended, unless it is static."""

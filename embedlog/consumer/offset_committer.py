@@ -3,7 +3,9 @@
 COMMITTER-1  commits happen in the order of the calls: a synchronous commit first completes earlier ones
 COMMITTER-2  an asynchronous commit is one attempt without a wait for a lock: it is made at once. While another process holds the
     lock it stays first in the queue, until `default.api.timeout.ms` have passed
-COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of their commits
+COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of their commits. A call of the
+    consumer calls those that wait at its begin, so a callback that always commits again keeps no call from its end. The close
+    calls all, and refuses asynchronous commits of the last ones
 COMMITTER-4  commits are made inside calls, never by a separate thread: automatic commits contain records that earlier polls
     returned
 """
@@ -21,6 +23,7 @@ from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.errors import (
+    ClosedError,
     EmbedlogError,
     LeaderNotAvailableError,
     LockTimeoutError,
@@ -80,21 +83,37 @@ class OffsetCommitter:
         self._store, self._group_id, self._interceptors, self._api_timeout_s = store, group_id, interceptors, api_timeout_s
         self._queue: deque[_PendingCommit] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
+        self._calling = self._ended = False
 
     @property
     def is_waiting(self) -> bool:
         """Whether commits or callbacks are pending."""
         return bool(self._queue or self._done)
 
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether callbacks of completed commits are to be called."""
+        return bool(self._done)
+
     def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
-        """Start an asynchronous commit; `call_back` passes the result to `callback`."""
+        """Start an asynchronous commit; `call_back` passes the result to `callback`. Raises ClosedError after `end`."""
+        self._check_open()
         self._queue.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s)))
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:
         """An asynchronous commit that cannot be made; its callback keeps its place in the order."""
+        self._check_open()
         self.advance(system.boot_ns() + TRY_NS)
-        self._done.append((callback, offsets, error))
+        self._complete(callback, offsets, error)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise ClosedError("this consumer was closed: its last callbacks cannot commit asynchronously")
+
+    def _complete(self, callback: Callback | None, offsets: Offsets, error: Exception | None) -> None:
+        if callback is not None or error is not None:
+            self._done.append((callback, offsets, error))
 
     def advance(self, deadline_ns: int) -> None:
         """Make pending commits in order, until a lock is not free before the deadline."""
@@ -111,7 +130,7 @@ class OffsetCommitter:
             except EmbedlogError as problem:
                 error = problem
             self._queue.popleft()
-            self._done.append((first.callback, first.offsets, error))
+            self._complete(first.callback, first.offsets, error)
 
     def now(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
         """Commit after all pending commits; without offsets, only complete those.
@@ -139,18 +158,44 @@ class OffsetCommitter:
         self._interceptors.on_commit(dict(offsets))
 
     def call_back(self) -> None:
-        """Call the callbacks of completed commits."""
+        """Call the callbacks of the commits that are completed now (COMMITTER-3)."""
+        if self._calling:  # a callback commits, and waits for that: the outer call continues with the others
+            return
+        self._calling = True
+        try:
+            for _ in range(len(self._done)):
+                if self._done:  # a callback may close the consumer
+                    self._call_first()
+        finally:
+            self._calling = False
+
+    def complete(self, deadline_ns: int) -> None:
+        """Make the pending commits, and those of their callbacks: the member can still commit."""
+        self.advance(deadline_ns)
+        self.call_back()
+        self.advance(deadline_ns)
+
+    def end(self) -> None:
+        """Call all callbacks, with an error for commits that still wait for the lock. No commit follows."""
+        self._ended = True
+        while self._queue:
+            first = self._queue.popleft()
+            error = RetriableCommitFailedError("the offsets were not committed: the consumer was closed before the lock was free")
+            self._complete(first.callback, first.offsets, error)
         while self._done:
-            callback, offsets, error = self._done.popleft()
-            try:
-                if callback is not None:
-                    callback(dict(offsets), error)
-                elif error is not None:
-                    logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
-            except BaseException as problem:  # a callback may raise anything; the others must still be called
-                if _callbacks.interrupts(problem):
-                    raise
-                logger.exception("the callback of a commit failed")
+            self._call_first()
+
+    def _call_first(self) -> None:
+        callback, offsets, error = self._done.popleft()
+        try:
+            if callback is not None:
+                callback(dict(offsets), error)
+            elif error is not None:
+                logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
+        except BaseException as problem:  # a callback may raise anything; the others must still be called
+            if _callbacks.interrupts(problem):
+                raise
+            logger.exception("the callback of a commit failed")
 
 
 __all__ = ["AutoCommit", "Callback", "OffsetCommitter", "Offsets"]

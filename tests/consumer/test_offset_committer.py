@@ -11,7 +11,7 @@ from embedlog._native import system
 from embedlog.consumer import group_metrics
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.consumer.offset_committer import AutoCommit, OffsetCommitter
-from embedlog.errors import CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
+from embedlog.errors import ClosedError, CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 TP = TopicPartition("a", 0)
@@ -115,6 +115,38 @@ def test_a_callback_may_commit_again() -> None:
     commits.call_back()
     assert store.done == [1, 2]
     assert not commits.is_waiting
+
+
+def test_a_callback_that_commits_again_is_called_again_later() -> None:
+    store, heard = Store(), list[int]()
+    commits = committing(store)
+
+    def again(offsets: Any, error: Exception | None) -> None:
+        heard.append(offsets[TP].offset)
+        if len(heard) < 100:
+            commits.later(at(heard[-1] + 1), None, again)
+
+    commits.later(at(1), None, again)
+    commits.call_back()
+    assert (heard, store.done) == ([1], [1, 2])
+    commits.call_back()
+    assert (heard, store.done) == ([1, 2], [1, 2, 3])
+
+
+def test_the_end_calls_also_callbacks_of_commits_that_were_not_made() -> None:
+    store, heard = Store(), list[Any]()
+    commits = committing(store)
+    commits.later(at(1), None, lambda offsets, error: heard.append(error))
+    store.problem = LockTimeoutError("taken")
+    commits.later(at(2), None, lambda offsets, error: heard.append(error))
+    commits.end()
+    assert heard[0] is None
+    assert isinstance(heard[1], RetriableCommitFailedError)
+    assert not commits.is_waiting
+    with pytest.raises(ClosedError):
+        commits.later(at(3), None)
+    with pytest.raises(ClosedError):
+        commits.refuse(at(3), CommitFailedError("x"))
 
 
 def test_metrics() -> None:
