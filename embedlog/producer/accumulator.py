@@ -47,7 +47,7 @@ EXIT_TIMEOUT_S = 30.0
 INTERRUPTED_TIMEOUT_S = 1.0  # for the thread to notice abandonment; for each other producer after Ctrl-C ended a wait
 FAILURE_PAUSE_S = 0.05  # an unexpected failure would repeat at once
 
-_live: set[Accumulator] = set()  # accumulators with a running thread
+_live: set[Accumulator] = set()  # accumulators that may have a thread
 _joining: dict[threading.Thread, threading.Thread] = {}  # waiting thread → producer thread whose end it waits for
 _joining_lock = threading.Lock()
 _finalized_pid = 0
@@ -96,14 +96,14 @@ class Accumulator:
     Threads: all methods may be called from any thread.
     """
 
+    _thread: threading.Thread | None = None  # becomes an attribute of the object in `_register`
+
     def __init__(self, name: str, delivery: Sender, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False) -> None:
         self._delivery = delivery
         self._name = name
         self._memory_freed = threading.Condition()
         self._queue: deque[object] = deque()
         self._start_lock = threading.RLock()  # a signal handler may close the accumulator during `start`
-        self._thread: threading.Thread | None = None
-        self._finished = threading.Event()  # set at the end of the thread's function
         self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
         self._left_alone = False
@@ -121,6 +121,7 @@ class Accumulator:
             forked_error=ForkedError,
             state_error=StateError,
         )
+        self._finished = self.rows.promise(False)[1]  # kept at the end of the thread's function; a wait for it holds no lock
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -195,23 +196,24 @@ class Accumulator:
         Inside a callback it returns once everything is written; the other callbacks and the end of the thread happen after that
         callback's return. Raises StateError if two callbacks would wait for each other's producers.
         """
+        deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         with self._start_lock:
             self.rows.close()
             thread = self._thread
         with self._memory_freed:
             self._memory_freed.notify_all()
         if thread is None:
+            _live.discard(self)
             self._settled()
             return self.rows.end()
         if self.on_thread():
             return self._drain(timeout_s)
         self.rows.wake()
         with _waiting_for(thread):
-            thread.join(0)  # raises RuntimeError in a signal handler that runs before the thread's start
-            if self._finished.wait(
-                timeout_s
-            ):  # not join(): after an interrupt it considers the thread ended (before Python 3.13)
-                thread.join()
+            # Not join(): after an interrupt it considers the thread ended (before Python 3.13)
+            if self._finished.wait(_left(deadline)):
+                # The thread ends at once. A signal handler that interrupts a join() must not wait for that thread's own lock
+                thread.join(_first(_left(deadline), INTERRUPTED_TIMEOUT_S))
                 return True
         self._abandoned = True
         return False
@@ -255,6 +257,7 @@ class Accumulator:
         self._left_alone = True
         self.rows.close()
         if self._thread is None:
+            _live.discard(self)
             self._delivery.failures.log_unreported()
 
     def afterwards(self, call: Callable[[], object]) -> None:
@@ -283,16 +286,22 @@ class Accumulator:
         with self._start_lock:
             if self._thread is None and not self.rows.closed:
                 _end_with_the_process()
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 _live.add(self)
-                try:
-                    self._thread.start()
-                except BaseException:  # the system has no more threads
-                    self._thread = None
-                    _live.discard(self)
-                    raise
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._register(thread)
+
+    def _register(self, thread: threading.Thread) -> bool:
+        """Whether this is the thread of the accumulator: the first one that is registered, by `start` or by itself.
+
+        After an interrupt in `Thread.start` it may run or not. One step without a lock: a signal handler in `start` may wait for
+        the thread's end.
+        """
+        return vars(self).setdefault("_thread", thread) is thread
 
     def _run(self) -> None:
+        if not self._register(threading.current_thread()):
+            return  # an interrupted `start` was repeated
         self.rows.wait(0)  # registers the thread that must not wait for itself
         ended = False
         while not ended:
@@ -302,7 +311,7 @@ class Accumulator:
                 _callbacks.report(logger, "%s: the producer thread failed unexpectedly and continues", self._name)
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
-        self._finished.set()
+        self._finished.keep(None)
 
     def _round(self) -> bool:
         """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""

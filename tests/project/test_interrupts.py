@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import errno
 import os
-import sys
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +16,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.format import record_batch as record
 from embedlog.storage import files, locks
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 
 MODULES = (
     "append_lock.py", "contextlib.py", "files.py", "locked_partition.py", "idempotent_append.py", "locks.py", "partition.py",
@@ -27,48 +24,10 @@ MODULES = (
 )  # fmt: skip
 # Only a remaining lock takes so long. Less is not enough: the next holder repairs, with one or two syncs, on a busy machine.
 PATIENCE_MS = 30_000
-LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # after these it looks
 CAN_LOSE_A_DESCRIPTOR = pytest.mark.may_leak("an interrupt between a system call and the assignment of its result")
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at the nth such point of `call`; `struck` says where that was, None if it has fewer."""
-
-    def __init__(self, nth: int) -> None:
-        self._left = nth
-        self.struck: tuple[str, int] | None = None
-
-    def run(self, call: Callable[[], Any]) -> None:
-        before = sys.gettrace()
-        sys.settrace(self._enter)
-        try:
-            call()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-
-    def _enter(self, frame: FrameType, _: str, __: Any) -> Any:
-        code: CodeType = frame.f_code
-        if os.path.basename(code.co_filename) not in MODULES:
-            return None
-        frame.f_trace_opcodes = True
-        last = [-1]
-
-        def step(frame: FrameType, event: str, _: Any) -> Any:
-            if event == "opcode":
-                looked, last[0] = last[0] in LOOKS, code.co_code[frame.f_lasti]
-                if looked and self.struck is None:
-                    self._left -= 1
-                    if self._left == 0:
-                        self.struck = (code.co_name, frame.f_lineno)
-                        raise KeyboardInterrupt
-            return step
-
-        return step
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+@OF_THIS_INTERPRETER
 @pytest.mark.parametrize("way", ["exclusive", "hold"])
 def test_an_interrupt_anywhere_leaves_no_lock_behind(until_end: ExitStack, tmp_path: Path, way: str) -> None:
     settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
@@ -85,7 +44,7 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(until_end: ExitStack, tmp_p
         take(theirs, pair[1])
         nth = 1
         while True:
-            interrupt = Interrupt(nth)
+            interrupt = Interrupt(nth, MODULES)
             interrupt.run(lambda: take(mine, pair[0]))
             if interrupt.struck is None:
                 break
@@ -98,7 +57,7 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(until_end: ExitStack, tmp_p
         assert nth > 20
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+@OF_THIS_INTERPRETER
 @CAN_LOSE_A_DESCRIPTOR
 def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) -> None:
     """The same stamped run again, after appends of another process."""
@@ -112,7 +71,7 @@ def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) ->
             nth += 1
             run, strange = encoded(b"mine %d" % nth), encoded(b"theirs %d" % nth)
             sequence = record.stamp(run, stamp, sequence)
-            interrupt = Interrupt(nth)
+            interrupt = Interrupt(nth, MODULES)
             interrupt.run(partial(mine.append, run, stamp=stamp))
             theirs.append(strange)
             offset = mine.append(run, stamp=stamp).base_offset
@@ -130,7 +89,7 @@ def encoded(value: bytes) -> record.EncodedRun:
     return next(iter(record.encode(record.Columns(1, column, timestamps=0))))
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+@OF_THIS_INTERPRETER
 @CAN_LOSE_A_DESCRIPTOR
 def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Else the next one reports a failure, marks the segment and writes its bytes once more."""
@@ -141,7 +100,7 @@ def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(tmp_path: Path, 
             while True:
                 nth += 1
                 producer.send("t", b"%d" % nth).result(timeout=10)
-                interrupt = Interrupt(nth)
+                interrupt = Interrupt(nth, MODULES)
                 interrupt.run(log.flush)
                 log.flush()
                 assert log.durable_offset("t", 0) == nth, interrupt.struck
