@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,8 +64,66 @@ def test_the_collector_exports_the_same_names(tmp_path: Path) -> None:
         registry.register(prometheus.Collector(log))
         scraped = parsed(client.generate_latest(registry).decode())
         wanted = parsed(prometheus.text(log.metrics()))
-    assert {each[:2] for each in scraped} == {each[:2] for each in wanted}
-    assert ("embedlog_topic_messages_in_total", frozenset({("topic", "t")}), 3.0) in scraped
+    place = ("directory", str(tmp_path))
+    assert {each[:2] for each in scraped} == {(name, labels | {place}) for name, labels, _ in wanted}
+    assert ("embedlog_topic_messages_in_total", frozenset({place, ("topic", "t")}), 3.0) in scraped
+
+
+def scrape(registry: Any) -> Flat:
+    client = pytest.importorskip("prometheus_client")
+    return parsed(client.generate_latest(registry).decode())
+
+
+def series(found: Flat) -> list[tuple[str, frozenset[tuple[str, str]]]]:
+    return sorted(((name, labels) for name, labels, _ in found), key=str)
+
+
+@pytest.mark.parametrize("collectors", [1, 2])
+def test_two_logs_have_different_series(tmp_path: Path, collectors: int) -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    with log_with_a_group(tmp_path / "a") as first, log_with_a_group(tmp_path / HOSTILE.replace("/", "")) as second:
+        if collectors == 1:
+            registry.register(prometheus.Collector(first, second))
+            scraped = scrape(registry)  # one family for each name
+        else:
+            registry.register(prometheus.Collector(first))
+            registry.register(prometheus.Collector(second))
+            text = client.generate_latest(registry).decode()
+            families = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families(text)
+            found = [(each.name, frozenset(each.labels.items()), each.value) for family in families for each in family.samples]
+            scraped = set(found)
+            assert len(series(scraped)) == len(set(series(scraped))) == len(found)
+        for log in (first, second):
+            ends = {key for key in scraped if key[0] == "embedlog_partition_log_end_offset" and ("topic", "t") in key[1]}
+            assert {value for _, labels, value in ends if ("directory", str(log.path)) in labels} == {3.0}
+
+
+def test_a_closed_log_has_no_samples_and_the_scrape_goes_on(tmp_path: Path) -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    client.Counter("mine", "of the application", registry=registry).inc()
+    with log_with_a_group(tmp_path / "a") as first, log_with_a_group(tmp_path / "b") as second:
+        registry.register(prometheus.Collector(first, second))
+        first.close()
+        scraped = scrape(registry)
+        assert {value for _, labels, _ in scraped for name, value in labels if name == "directory"} == {str(second.path)}
+    left = scrape(registry)
+    assert {name for name, _, _ in left} == {"mine_total", "mine_created"}
+
+
+def test_another_failure_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    with log_with_a_group(tmp_path) as log:
+        registry.register(prometheus.Collector(log))
+
+        def failing() -> dict[str, Any]:
+            raise embedlog.StorageError("cannot read", errno=5, path=tmp_path)
+
+        monkeypatch.setattr(log, "metrics", failing)
+        with pytest.raises(embedlog.StorageError):
+            client.generate_latest(registry)
 
 
 def test_a_collector_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
