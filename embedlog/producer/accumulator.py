@@ -49,7 +49,7 @@ FAILURE_PAUSE_S = 0.05  # an unexpected failure would repeat at once
 
 _live: set[Accumulator] = set()  # accumulators that may have a thread
 _joining: dict[threading.Thread, threading.Thread] = {}  # waiting thread → producer thread whose end it waits for
-_joining_lock = threading.Lock()
+_joining_lock = threading.RLock()  # a signal handler may close a producer inside `_waiting_for`
 _finalized_pid = 0
 
 
@@ -364,17 +364,23 @@ def _left(deadline: float) -> float | None:
 def _waiting_for(thread: threading.Thread) -> Iterator[None]:
     """Record that the caller waits for a producer's thread. Raises StateError if that thread waits for the caller's."""
     me = threading.current_thread()
-    with _joining_lock:
-        other: threading.Thread | None = thread
-        while other is not None:
-            if other is me:
-                raise StateError("close() inside a callback would deadlock: a callback of that producer waits for this one's end")
-            other = _joining.get(other)
-        _joining[me] = thread
+    before = _joining.get(me)  # of a close() that a signal handler interrupted, and which continues after this one
     try:
+        with _joining_lock:
+            other: threading.Thread | None = thread
+            while other is not None:
+                if other is me:
+                    raise StateError(
+                        "close() inside a callback would deadlock: a callback of that producer waits for this one's end"
+                    )
+                other = _joining.get(other)
+            _joining[me] = thread
         yield
     finally:
-        del _joining[me]
+        if before is None:
+            _joining.pop(me, None)
+        else:
+            _joining[me] = before
 
 
 def _close_all() -> None:
@@ -405,7 +411,7 @@ def _end_with_the_process() -> None:
 def _forget_all() -> None:
     """Discard all records in a forked child: the parent sends them, and its thread does not exist here."""
     global _joining_lock
-    _joining_lock = threading.Lock()
+    _joining_lock = threading.RLock()
     _joining.clear()
     for accumulator in list(_live):
         accumulator.rows.forget()

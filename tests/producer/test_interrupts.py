@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 
 import pytest
 
 import embedlog
+from embedlog.producer import accumulator
 from tests.support import producer_helpers
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 from tests.support.producer_helpers import values, wait_until
@@ -72,3 +74,36 @@ def test_an_interrupt_anywhere_in_the_first_send_or_in_close_leaves_a_producer_t
         producer.close(timeout=10)
         assert threads_of(producer) == [], interrupt.struck
     assert nth > 20
+
+
+# ---- handlers of signals that close ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["the same", "another", "the log"])
+def test_a_signal_handler_may_close_while_its_thread_waits_in_close(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    waited, other = log.producer(linger_ms=0), log.producer(linger_ms=0)
+    go, main = threading.Event(), threading.get_ident()
+    waited.send("one", b"1").add_done_callback(lambda _: go.wait(30))
+    other.send("one", b"2").result(10)
+
+    def close(*_: object) -> None:
+        go.set()
+        {"the same": waited, "another": other, "the log": log}[which].close()
+
+    def strike() -> None:
+        wait_until(lambda: threading.main_thread() in accumulator._joining)
+        signal.pthread_kill(main, signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, close)
+    try:
+        thread = threading.Thread(target=strike)
+        thread.start()
+        waited.close()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        other.close()
+    assert go.is_set()
+    assert accumulator._joining == {}
