@@ -114,6 +114,34 @@ def test_a_reassignment_is_cancelled(on_set: Callable[..., Any], tmp_path: Path)
     assert json.loads(on_set("reassign", "--list", "--json").out) == []
 
 
+def test_an_assignment_that_is_not_reached_is_not_complete(on_set: Callable[..., Any], tmp_path: Path) -> None:
+    """The nodes in another order, a cancelled reassignment, and partitions that do not exist."""
+
+    def verified(plan: str) -> tuple[list[list[str]], list[dict[str, Any]]]:
+        text, found = (on_set("reassign", "--verify", "--reassignment-json-file", plan, *more) for more in ((), ("--json",)))
+        assert text.status == found.status == (0 if all(each["complete"] for each in json.loads(found.out)) else 1)
+        return [line.split(maxsplit=3) for line in text.out.splitlines()[1:]], json.loads(found.out)
+
+    rows, found = verified(moved(tmp_path / "plan.json", [2, 1], [2, 1]))
+    assert rows == [["t", "0", "1,2", "replica set is 1,2 rather than 2,1"], ["t", "1", "2,1", "complete"]]
+    assert found == [
+        {"topic": "t", "partition": 0, "replicas": [1, 2], "in_progress": False, "wanted": [2, 1], "complete": False},
+        {"topic": "t", "partition": 1, "replicas": [2, 1], "in_progress": False, "wanted": [2, 1], "complete": True},
+    ]
+    rows, found = verified(moved(tmp_path / "plan.json", [1, 2], [2, 1], [1, 2]))
+    assert rows[2] == ["t", "2", "-", "unknown partition"]
+    assert (found[2]["replicas"], found[2]["wanted"], found[2]["complete"]) == ([], [1, 2], False)
+    plan = moved(tmp_path / "plan.json", [3, 2], [2, 1])
+    (tmp_path / "d3").rename(tmp_path / "away")  # so it cannot end
+    on_set("reassign", "--execute", "--no-wait", "--reassignment-json-file", plan)
+    rows, found = verified(plan)
+    assert (rows[0][-1], found[0]["in_progress"], found[0]["complete"]) == ("in progress", True, False)
+    cancelled = on_set("reassign", "--cancel", "--reassignment-json-file", plan)
+    assert (cancelled.status, cancelled.out.splitlines()[1].split(maxsplit=3)[-1]) == (0, "replica set is 2,1 rather than 3,2")
+    rows, found = verified(plan)
+    assert (rows[0][-1], found[0]["in_progress"], found[0]["complete"]) == ("replica set is 2,1 rather than 3,2", False, False)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("reassign",), ("reassign", "--execute"), ("reassign", "--generate"), ("elect",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
@@ -44,7 +45,7 @@ def reassign(
     """Move partitions to other directories of a set.
 
     JSON of --generate: {"current", "proposed"} in Kafka's form. JSON of the others: a list of {"topic", "partition",
-    "replicas", "in_progress"}.
+    "replicas", "in_progress"}, and "wanted", "complete" except for --list.
     """
     if action is None:
         raise click.UsageError("give one of --generate, --execute, --verify, --cancel, --list")
@@ -90,22 +91,41 @@ def _present(log: embedlog.Log, topic: str | None) -> dict[TopicPartition, Seque
 
 def _report(log: embedlog.Log, action: str, wanted: Mapping[TopicPartition, Sequence[int]]) -> int:
     moving, present = log.reassignments(), _present(log, None)
-    places = list(moving) if action == "list" else list(wanted)
-    rows = [(tp.topic, tp.partition, list(present.get(tp, ())), tp in moving) for tp in places]
+    found = [
+        _Reached(tp, list(present.get(tp, ())), tp in moving, wanted.get(tp)) for tp in (moving if action == "list" else wanted)
+    ]
     if current().json:
-        document([dict(zip(("topic", "partition", "replicas", "in_progress"), row, strict=True)) for row in rows])
-    elif rows:
-        table(
-            ("topic", "partition", "replicas", "state"),
-            [
-                (name, number, ",".join(map(str, nodes)), "in progress" if busy else "complete")
-                for name, number, nodes, busy in rows
-            ],
-        )
-    if action == "verify":
-        return (
-            0
-            if all(not busy and nodes == list(wanted[TopicPartition(name, number)]) for name, number, nodes, busy in rows)
-            else 1
-        )
-    return 0
+        document([each.document() for each in found])
+    elif found:
+        rows = [(*each.tp, ",".join(map(str, each.replicas)) or None, each.state) for each in found]
+        table(("topic", "partition", "replicas", "state"), rows)
+    return 1 if action == "verify" and not all(each.complete for each in found) else 0
+
+
+class _Reached(NamedTuple):
+    """A partition with its present nodes, and with the wanted ones, which a list of reassignments does not have."""
+
+    tp: TopicPartition
+    replicas: list[int]
+    in_progress: bool
+    wanted: Sequence[int] | None
+
+    @property
+    def complete(self) -> bool:
+        return not self.in_progress and self.replicas == self.wanted
+
+    @property
+    def state(self) -> str:
+        """In the words of Kafka's script."""
+        if self.in_progress:
+            return "in progress"
+        if self.complete:
+            return "complete"
+        if not self.replicas:
+            return "unknown partition"
+        present, wanted = (",".join(map(str, nodes)) for nodes in (self.replicas, self.wanted or ()))
+        return f"replica set is {present} rather than {wanted}"
+
+    def document(self) -> dict[str, Any]:
+        found = {**self.tp._asdict(), "replicas": self.replicas, "in_progress": self.in_progress}
+        return found if self.wanted is None else {**found, "wanted": self.wanted, "complete": self.complete}
