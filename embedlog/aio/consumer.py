@@ -319,9 +319,15 @@ class AsyncConsumer(Generic[K, V]):
         consumer = self._sync
         if consumer is not None:
             consumer._waiting.stop()  # ends the thread's wait; the close runs after it
-            self._bridge.loop = asyncio.get_running_loop()
-            await self._executor.run(lambda: consumer._end(timeout, automatic=automatic))
+            await self._on_thread(lambda: consumer._end(timeout, automatic=automatic))
         self._executor.shutdown()
+
+    async def _on_thread(self, call: Callable[[], Found]) -> Found:
+        """A call on the consumer's thread, also while that waits for the listener that calls."""
+        if self._bridge.is_listener():
+            return await self._bridge.serve(call)
+        self._bridge.loop = asyncio.get_running_loop()
+        return await self._executor.run(call, self._on_cancelled)
 
     async def start(self) -> None:
         """Begin, as `async with` does, for programs of aiokafka; other calls begin by themselves."""
@@ -357,13 +363,12 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _call(self, call: Callable[[Consumer[K, V]], Found]) -> Found:
         """Call a method of the synchronous consumer on the thread."""
-        if self._bridge.is_listener() and self._sync is not None:
-            made = self._sync
-            return await self._bridge.serve(lambda: call(made))
+        made = self._sync
+        if made is not None and self._bridge.is_listener():
+            return await self._on_thread(lambda: call(made))
         with self._one_task:
             consumer = await self._made()
-            self._bridge.loop = asyncio.get_running_loop()
-            return await self._executor.run(lambda: call(consumer), self._on_cancelled)
+            return await self._on_thread(lambda: call(consumer))
 
     def _on_cancelled(self, continues: bool) -> None:
         """A task was cancelled; its call may still run on the thread."""

@@ -13,7 +13,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.aio.consumer import AsyncConsumer
-from embedlog.errors import CommitFailedError, ListenerError
+from embedlog.errors import ClosedError, CommitFailedError, ListenerError
 from tests.support.event_loops import run
 
 SHORT = {"group.min.session.timeout.ms": 100, "housekeeping": False}
@@ -134,6 +134,51 @@ def test_listeners_that_are_coroutines_run_in_the_loop_and_use_the_consumer(log:
     assert sorted(run(main())) == [7, 7, 8, 8, 9, 9]
     assert told == [(True, 2), "revoked"]
     assert {place.offset for place in log.group_offsets("g").values()} == {10}
+
+
+@pytest.mark.parametrize("end", ["close", "stop"])
+def test_a_coroutine_may_close_the_consumer(log: embedlog.Log, end: str) -> None:
+    """The consumer's only thread waits for the listener, and executes the close for it (AIOLISTENER-1)."""
+    done: list[str] = []
+
+    async def main() -> None:
+        consumer = log.async_consumer(**MEMBER)
+
+        async def assigned(tps: list[TopicPartition]) -> None:
+            await getattr(consumer, end)()
+            done.append("closed")
+
+        await consumer.subscribe(["t"], on_assigned=assigned)
+        async with asyncio.timeout(30):
+            with pytest.raises(ClosedError):
+                await consumer.poll(None)
+            await consumer.close()
+
+    run(main())
+    assert done == ["closed"]
+    assert not log.describe_group("g").members
+
+
+def test_a_coroutine_may_commit_and_close_at_the_revocation(log: embedlog.Log) -> None:
+    done: list[str] = []
+
+    async def main() -> None:
+        consumer = log.async_consumer(enable_auto_commit=False, **MEMBER)
+
+        async def revoked(tps: list[TopicPartition]) -> None:
+            await consumer.commit({tps[0]: 1})
+            await consumer.close()
+            done.append("closed")
+
+        await consumer.subscribe(["t"], on_revoked=revoked)
+        async with asyncio.timeout(30):
+            await consumer.poll(0.1)
+            assert consumer.assignment()
+            await consumer.unsubscribe()
+
+    run(main())
+    assert done == ["closed"]
+    assert sum(place.offset for place in log.group_offsets("g").values()) == 1
 
 
 def test_a_coroutine_that_raises_is_a_listener_that_failed(log: embedlog.Log) -> None:
