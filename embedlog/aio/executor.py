@@ -89,7 +89,7 @@ class Executor:
     async def run(self, call: Callable[[], Outcome], cancelled: Callable[[bool], object] | None = None) -> Outcome:
         """`call()` on a thread. If the task is cancelled, `cancelled(whether the call still continues)` is called.
 
-        Raises ForkedError.
+        Raises ForkedError, and RuntimeError if the system refuses the first thread: the call is not made then.
         """
         if self._pid != os.getpid():
             raise ForkedError("the threads exist in the parent process only: open the log again in the child")
@@ -110,13 +110,21 @@ class Executor:
 
     def _put(self, job: Job[Any]) -> None:
         with self._lock:
+            if len(self._busy) >= self._thread_count < self._limit:
+                self._add_thread()
             self._busy.append(None)
-            short = len(self._busy) > self._thread_count < self._limit
-            self._thread_count += short
         self._jobs.put(job)
-        if short:
-            arguments = (self._jobs, self._busy)
+
+    def _add_thread(self) -> None:
+        """Start a thread. If the system refuses it, the others make the calls; without others this raises RuntimeError."""
+        self._thread_count += 1
+        arguments = (self._jobs, self._busy)
+        try:
             threading.Thread(target=_work, args=arguments, name=f"{self._name}-{self._thread_count}", daemon=True).start()
+        except Exception:
+            self._thread_count -= 1
+            if not self._thread_count:
+                raise
 
     def shutdown(self) -> None:
         """End the threads after the queued calls. Idempotent."""

@@ -265,3 +265,60 @@ def test_who_stayed_inside_in_a_closed_loop_keeps_nobody_out() -> None:
     loop.close()
     asyncio.run(main())
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+# ---- a system that refuses threads -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """The starts of threads of this file fail while the list has an entry."""
+    flags, start = list[bool](), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if flags and thread.name.startswith("crew-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return flags
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_call_without_a_thread_fails_and_the_next_one_is_made(refused: list[bool], limit: int) -> None:
+    async def main() -> None:
+        executor, calls = Executor("crew-refused", limit), list[int]()
+        refused.append(True)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await executor.run(lambda: calls.append(0))
+        refused.clear()
+        async with asyncio.timeout(30):
+            assert await executor.run(lambda: "made") == "made"
+        assert calls == []  # a call that failed is not made later
+        executor.shutdown()
+
+    asyncio.run(main())
+
+
+def test_without_another_thread_those_that_exist_make_the_calls(refused: list[bool]) -> None:
+    async def main() -> None:
+        executor, gate = Executor("crew-few", 2), Gate()
+        first = asyncio.create_task(executor.run(gate))
+        await began(gate)
+        refused.append(True)
+        second = asyncio.create_task(executor.run(lambda: "second"))
+        await asyncio.sleep(0)
+        gate.go.set()
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(first, second) == ["done", "second"]
+        refused.clear()
+        one, other = Gate(), Gate()
+        calls = [asyncio.create_task(executor.run(each)) for each in (one, other)]
+        await asyncio.gather(began(one), began(other))  # two threads at a time, as before
+        one.go.set()
+        other.go.set()
+        await asyncio.gather(*calls)
+        executor.shutdown()
+
+    asyncio.run(main())
