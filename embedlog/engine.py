@@ -14,9 +14,9 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
 
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_coordinator import Transactions
     from embedlog.partition.api import LogPartition, WatchedLog
     from embedlog.partition.interposer import Interposer
+    from embedlog.partition.partition import Partition
     from embedlog.storage.liveness import Liveness
     from embedlog.topic import Topic
 
+T = TypeVar("T")
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory without one
@@ -236,6 +238,14 @@ class Engine:
     def near(self, partition: LogPartition, rack: str | None) -> LogPartition:
         """The partition for a reader in a rack (`client.rack`): one directory has one place to read from."""
         return partition
+
+    def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
+        """The result of a call that reads the files of a partition, for a copy of them."""
+        return call(self.home.partition_of(topic, number))
+
+    def places(self) -> list[Path]:
+        """The paths of all directories of the log, also of those that are away."""
+        return [self.path]
 
     def existing(self, places: Iterable[tuple[str, int]]) -> Sequence[LogPartition]:
         """The open partitions of these places, without those that do not exist, after one read of the topics."""

@@ -281,12 +281,12 @@ class Log(Administration, ReplicaAdministration):
         return last_record(self._engine.partition(topic, partition), topic, partition, isolation_level)
 
     def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
-        """Copy all published records to a directory that is absent or empty; other processes continue meanwhile.
+        """Copy all committed records to a directory that is absent or empty; other processes continue meanwhile.
 
         The copy is a closed log directory in Kafka's form, on stable storage, with its own identity. Every batch is checked
-        during the copy. `progress(bytes copied, total bytes)` is called repeatedly; its exception ends the backup. After an error
-        nothing of the copy is left. Raises ForeignDirectoryError for a destination that is not empty, CorruptRecordError,
-        StorageError, ClosedError.
+        during the copy; in a set it is that of the leader. `progress(bytes copied, total bytes)` is called repeatedly; its
+        exception ends the backup. After an error nothing of the copy is left. Raises ForeignDirectoryError for a destination
+        that is not empty, CorruptRecordError, StorageError, ClosedError, LeaderNotAvailableError.
         """
         from embedlog.admin import backup
 

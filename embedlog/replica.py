@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from embedlog._callbacks import Progress
 from embedlog._native import system
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
+T = TypeVar("T")
 
 OFFSETS_MIN_IN_SYNC = 2  # of `__consumer_offsets`, at most one less than its copies
 
@@ -152,6 +153,15 @@ class ReplicatedEngine(Engine):
         if rack is None or not self.config.replica_selector_class.endswith("RackAwareReplicaSelector"):
             return partition
         return cast("LogPartition", self.set.nearby(partition.topic, partition.number, rack))
+
+    def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
+        """As for one directory, with the files of the leader; the call is repeated at the next leader if it fails."""
+        self.check_open()
+        return self.set.copied(topic.name, number).at_files(call)
+
+    def places(self) -> list[Path]:
+        nodes = self.set.decisions.hint().nodes.values()
+        return [*(directory.path for directory in self.directories), *(Path(each.path) for each in nodes)]
 
     def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
         self.refresh_topics()

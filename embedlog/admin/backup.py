@@ -1,7 +1,7 @@
 """Makes a consistent copy of a log directory while other processes append, roll segments and delete old ones.
 
-BACKUP-1  the end offsets of all partitions are read once, at the beginning; each partition is copied up to there, in whole
-    segments. No transaction is decided meanwhile, so the copy contains each transaction as a whole, or it can be aborted there
+BACKUP-1  the high watermarks of all partitions are read once, at the beginning; each partition is copied up to there. No
+    transaction is decided meanwhile, so the copy contains each transaction as a whole, or it can be aborted there
 BACKUP-2  every batch is checked during the copy: damage is an error and is never copied
 BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original would not survive their damage
 BACKUP-4  indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or rebuilt too
@@ -9,19 +9,28 @@ BACKUP-5  until the copy is complete, a mark prevents that it is opened; the cle
 BACKUP-6  a failed backup removes its own files, and no others
 BACKUP-7  a partition whose files were replaced during the copy is copied once more, from files that were all opened before it
     (`pinned_segments`)
+BACKUP-8  in a set each partition is copied from its leader, and from the next one if that fails, up to the same offset. Only a
+    topic that is deleted meanwhile is left out; any other missing partition is an error
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog import index, segment
-from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    CorruptRecordError,
+    EmbedlogError,
+    ForeignDirectoryError,
+    LeaderNotAvailableError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format import aborted_transactions
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Chain
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from embedlog.engine import Engine
+    from embedlog.partition.partition import Partition
 
 Progress = Callable[[int, int], object]  # bytes copied so far, total bytes
 
@@ -49,6 +59,7 @@ class _Taken:
     start: int
     end: int
     segments: list[SegmentInfo] = field(default_factory=list)
+    cleaned: int = 0  # the offset below which the source was compacted
 
 
 def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
@@ -57,17 +68,19 @@ def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progre
     Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
     """
     target = _Target(location.checked(destination), engine.config.file_mode)
-    _check_place(engine.path, target.root)
+    for place in engine.places():
+        _check_place(place, target.root)
     for name in engine.topic_names():
         _pin_all(engine, name)  # open and repair partitions before others must wait
     with engine.transactions.all_locks_held():
         # Internal topics first: no committed offset may be after the copied records.
-        pins = {name: _pin_all(engine, name) for name in sorted(engine.topic_names(), key=lambda name: not is_internal(name))}
+        names = sorted(engine.topic_names(), key=lambda name: not is_internal(name))
+        pinned = [found for name in names if (found := _pin_all(engine, name)) is not None]
     target.open()
     try:
         copier = _Copier(engine, target, progress or (lambda done, total: None))
-        copier.total = sum(info.size for each in pins.values() for pin in each for info in pin.segments)
-        taken = [topic for name, each in pins.items() if (topic := copier.topic(name, each)) is not None]
+        copier.total = sum(info.size for _, pins in pinned for pin in pins for info in pin.segments)
+        taken = [topic for found, pins in pinned if (topic := copier.topic(found, pins)) is not None]
         copier.finish(taken)
     except BaseException:
         target.take_back()
@@ -87,13 +100,26 @@ def _check_place(source: Path, root: Path) -> None:
         raise ForeignDirectoryError("the destination of a backup is not empty", path=root, expected="no names", found=found)
 
 
-def _pin_all(engine: Engine, name: str) -> list[Pin]:
-    """All partitions of a topic; none if the topic was deleted meanwhile."""
+def _pin_all(engine: Engine, name: str) -> tuple[Topic, list[Pin]] | None:
+    """A topic with all of its partitions; None if it was deleted meanwhile."""
     try:
         topic: Topic = engine.topic(name)
-        return [pin_of(engine.home.partition_of(topic, number)) for number in topic.numbers if number < topic.partitions]
     except UnknownTopicOrPartitionError:
-        return []
+        return None
+    try:
+        return topic, [engine.at_files(topic, number, pin_of) for number in topic.numbers if number < topic.partitions]
+    except UnknownTopicOrPartitionError:
+        if _exists(engine, topic):
+            raise
+        return None
+
+
+def _exists(engine: Engine, topic: Topic) -> bool:
+    """Whether a topic was not deleted meanwhile."""
+    try:
+        return engine.topic(topic.name).topic_id == topic.topic_id
+    except UnknownTopicOrPartitionError:
+        return False
 
 
 # ---- the destination -----------------------------------------------------------------------------
@@ -162,24 +188,39 @@ class _Target:
 # ---- the copy ------------------------------------------------------------------------------------
 
 
+def _pinned_again(partition: Partition, end: int) -> Pin:
+    """Pin another replica up to the end of the first one (BACKUP-8). Raises LeaderNotAvailableError if it has less."""
+    pin = pin_of(partition, end=end)
+    if pin.now.log_end < end:
+        name, expected = f"{partition.topic}-{partition.number}", f"records up to offset {end}"
+        raise LeaderNotAvailableError(f"no other replica of {name} is complete", expected=expected, found=pin.now.log_end)
+    return pin
+
+
 class _Copier:
     """Copies topics one after the other. Threads: one."""
 
     def __init__(self, engine: Engine, target: _Target, progress: Progress) -> None:
         self._engine, self._target, self._progress = engine, target, progress
         self._taken: dict[tuple[str, int], _Taken] = {}
+        self._cleaned: dict[Path, Mapping[tuple[str, int], int]] = {}  # before the copies from each directory
         self._done = 0
         self.total = 0
 
-    def topic(self, name: str, pins: list[Pin]) -> Topic | None:
+    def topic(self, pinned: Topic, pins: list[Pin]) -> Topic | None:
         """Copy all partitions of one topic; None if it was deleted before the end."""
         directories: list[Path] = []
+        name = pinned.name
+        if not _exists(self._engine, pinned):
+            return None
         try:
-            topic: Topic = self._engine.topic(name)
+            topic = self._engine.topic(name)  # with its present settings
             for pin in pins:
                 directories.append(self._target.directory(file_names.partition_name(name, pin.partition.number)))
                 self._partition(pin, directories[-1], topic)
         except UnknownTopicOrPartitionError:
+            if _exists(self._engine, pinned):
+                raise
             for directory in directories:
                 self._target.remove(directory / each for each in files.listing(directory))
                 files.rmdir(directory)
@@ -190,20 +231,33 @@ class _Copier:
         return topic._replace(partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
 
     def _partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
-        try:
-            taken, state = self._segments(pin, directory)
-        except _Moved:
-            self._target.remove(directory / each for each in files.listing(directory))
-            with held(pin.partition) as opened:
-                taken, state = self._segments(opened, directory)
-        self._beside(pin, directory, taken, state)
+        def copied(partition: Partition) -> _Taken:
+            return self._copied(pin if partition is pin.partition else _pinned_again(partition, pin.end), directory)
+
+        taken = self._engine.at_files(topic, pin.partition.number, copied)
         self._target.note(directory / file_names.PARTITION_METADATA)
         identity.write_topic_id(directory, topic.topic_id, self._target.mode)
         self._taken[pin.partition.topic, pin.partition.number] = taken
 
+    def _copied(self, pin: Pin, directory: Path) -> _Taken:
+        """Copy the files of one replica, instead of those of an earlier try."""
+        self._target.remove(directory / each for each in files.listing(directory))
+        root = pin.partition.path.parent
+        if root not in self._cleaned:
+            self._cleaned[root] = checkpoints.read_offsets(root / file_names.CLEANER)
+        try:
+            taken, state = self._segments(pin, directory)
+        except _Moved:
+            self._target.remove(directory / each for each in files.listing(directory))
+            with held(pin.partition, pin.end) as opened:
+                taken, state = self._segments(opened, directory)
+        taken.cleaned = self._cleaned[root].get((pin.partition.topic, pin.partition.number), 0)
+        self._beside(pin, directory, taken, state)
+        return taken
+
     def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
         """Copy the segments up to the pinned end; those that retention deletes meanwhile are omitted. Raises _Moved."""
-        partition, taken = pin.partition, _Taken(pin.now.log_start, pin.now.log_end)
+        partition, taken = pin.partition, _Taken(pin.now.log_start, pin.end)
         state = pin.producers()
         for info in pin.segments:
             last = info is pin.segments[-1]
@@ -262,11 +316,10 @@ class _Copier:
 
     def finish(self, topics: list[Topic]) -> None:
         """Write checkpoints, topics and identity of the directory, then the clean mark."""
-        target, root = self._target, self._engine.path
+        target = self._target
         ends = {key: taken.end for key, taken in self._taken.items()}
         starts = {key: taken.start for key, taken in self._taken.items() if taken.start > taken.segments[0].base}
-        cleaned = checkpoints.read_offsets(root / file_names.CLEANER)
-        dirty = {key: min(offset, ends[key]) for key, offset in cleaned.items() if key in ends}
+        dirty = {key: min(taken.cleaned, taken.end) for key, taken in self._taken.items() if taken.cleaned}
         for name, offsets in (
             (file_names.RECOVERY_POINTS, ends),
             (file_names.LOG_STARTS, starts),
@@ -278,7 +331,7 @@ class _Copier:
         registry = TopicRegistry(target.root, target.mode)
         target.note(registry.path)
         registry.change(topics, ())
-        meta = identity.read_meta(root)
+        meta = identity.read_meta(self._engine.home.path)
         target.note(target.root / file_names.META_PROPERTIES)
         if meta is not None:
             identity.write_meta(target.root, meta._replace(directory_id=identity.new_id()), target.mode)
@@ -287,12 +340,21 @@ class _Copier:
         target.close()
 
 
+class _Kept(NamedTuple):
+    """The copied part of a segment."""
+
+    size: int
+    next_offset: int
+    digest: int
+
+
 class _Segment:
     """The copy of one segment."""
 
     def __init__(self, copier: _Copier, pin: Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
         self._copier, self._pin, self._info, self._directory, self._state = copier, pin, info, directory, state
         self._source = file_names.segment_path(pin.partition.path, info.base)
+        self._kept = _Kept(0, info.base, 0)
 
     def copy(self, last: bool) -> SegmentInfo:
         """Copy log, indexes and aborted transactions.
@@ -316,7 +378,11 @@ class _Segment:
         aborted = self._copy_aborted()
         files.sync_directory(directory)
         return info._replace(
-            transaction_entries=aborted,
+            size=self._kept.size,
+            next_offset=min(info.next_offset, self._pin.end),
+            digest=self._kept.digest if info.digested else info.digest,
+            transaction_entries=len(aborted) // aborted_transactions.ENTRY_SIZE,
+            transaction_digest=aborted_transactions.digest(aborted),
             max_timestamp=builder.max_timestamp,
             max_timestamp_offset=builder.max_timestamp_offset,
             index_entries=builder.offset_entries,
@@ -325,13 +391,23 @@ class _Segment:
         )
 
     def _copy_batches(self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder) -> segment.Walk:
+        """Write the batches below the pinned end; the others are read too, since the digest is that of all (BACKUP-2)."""
         walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
         for data, batches in walk.chunks():
             self._pin.partition.check_epochs(self._source, batches)
-            files.write_all(out, data, int(batches["position"][0]), target)
-            builder.add(batches, walk.before)
-            self._pin.replay(self._state, data, batches)
-            self._copier.copied(len(data))
+            first, size, before = int(batches["position"][0]), len(data), walk.before
+            count = int((batches["base_offset"] + batches["last_offset_delta"] < self._pin.end).sum())
+            if count == len(batches):
+                self._kept = _Kept(first + size, chain.next_offset, chain.digest)
+            elif count:
+                last, cut = batches[count - 1], int(batches["position"][count])
+                self._kept = _Kept(cut, int(last["base_offset"]) + int(last["last_offset_delta"]) + 1, int(before[count]))
+                data, batches, before = data[: cut - first], batches[:count], before[:count]
+            if count:
+                files.write_all(out, data, first, target)
+                builder.add(batches, before)
+                self._pin.replay(self._state, data, batches)
+            self._copier.copied(size)
         return walk
 
     def _check(self, walk: segment.Walk, chain: Chain) -> None:
@@ -345,11 +421,9 @@ class _Segment:
             raise CorruptRecordError(
                 "the file ends inside a batch", path=self._source, position=walk.end, expected=f"{info.size} bytes"
             )
-        reached = chain.next_offset == info.next_offset if info.gapless else chain.next_offset <= info.next_offset
-        if not reached:
-            raise CorruptRecordError(
-                "last offset of the segment", path=self._source, expected=info.next_offset - 1, found=chain.next_offset - 1
-            )
+        for found, end in ((chain.next_offset, info.next_offset), (self._kept.next_offset, min(info.next_offset, self._pin.end))):
+            if found != end if info.gapless else found > end:
+                raise CorruptRecordError("last offset of the segment", path=self._source, expected=end - 1, found=found - 1)
         if info.digested and chain.digest != info.digest:
             raise CorruptRecordError(
                 "the batch headers of this segment differ from those that were written",
@@ -358,9 +432,9 @@ class _Segment:
                 found=f"{chain.digest:016x}",
             )
 
-    def _copy_aborted(self) -> int:
-        """Write the index of transactions aborted up to the pinned end, if there are any; returns their number."""
+    def _copy_aborted(self) -> bytes:
+        """Write the index of transactions aborted up to the pinned end, if there are any; returns its content."""
         kept = self._pin.aborted_in(self._info)
         if kept:
             self._copier.put(file_names.segment_path(self._directory, self._info.base, file_names.TRANSACTION_INDEX), kept)
-        return len(kept) // aborted_transactions.ENTRY_SIZE
+        return kept

@@ -1,8 +1,11 @@
 """A partition pinned at one moment, for a copy while other processes append, roll, retain and compact.
 
-PIN-1  the published records of that moment are in segments that only grow: bytes after their pinned size do not count
+PIN-1  the published records of that moment are in segments that only grow: bytes after their pinned size do not count. Batches
+       from the high watermark on do not count either: another leader may cut them
 PIN-2  an open file stays readable after a rename over its name or an unlink. So all files are opened under the append lock, or,
        without the right to lock, between two changes of the generation; then they belong together
+PIN-3  files that were compacted after the first pin lack records that later ones replaced. These are below the active segment: a
+       second pin of a compacted partition has them, although they are after the end of the first one
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class Pin(NamedTuple):
     now: Published
     loaded: Loaded | None  # the files as a reader without a live control page had loaded them
     segments: list[SegmentInfo]
+    end: int  # the high watermark of that moment: later records do not count
     held: dict[int, int] | None = None  # descriptors of the segments, by base (PIN-2)
     aborted: dict[int, bytes] | None = None  # their transaction indexes, read when they were opened
 
@@ -53,7 +57,7 @@ class Pin(NamedTuple):
         if self.aborted is not None:
             return self.aborted[info.base]
         entries = self.partition.aborted_entries(info, self.now)
-        return bytes(entries[entries["last_offset"] < self.now.log_end].tobytes())
+        return bytes(entries[entries["last_offset"] < self.end].tobytes())
 
     def moved(self) -> bool:
         """Whether files of the pin were replaced. Raises UnknownTopicOrPartitionError."""
@@ -67,11 +71,12 @@ class Pin(NamedTuple):
 
     def producers(self) -> ProducerState:
         """The producers as of the newest snapshot below the end, in an object of its own; `replay` continues it."""
-        if self.partition.loaded is not None:
-            known = self.partition.loaded.history.state
+        loaded = self.partition.loaded
+        if loaded is not None and loaded.history.state.offset <= self.end:
+            known = loaded.history.state
             return ProducerState(known.offset, known.producers.values())
         path = self.partition.path
-        offsets = [offset for offset in producer_history.snapshots(path) if offset <= self.now.log_end]
+        offsets = [offset for offset in producer_history.snapshots(path) if offset <= self.end]
         return producer_history.newest(path, offsets) or ProducerState(self.segments[0].base)
 
     @staticmethod
@@ -80,19 +85,26 @@ class Pin(NamedTuple):
         state.replay(batches, producer_history.markers_in(data, batches))
 
 
-def pin_of(partition: Partition, now: Published | None = None) -> Pin:
-    """Pin a partition as it is now, or as of the tuple `now`."""
+def pin_of(partition: Partition, now: Published | None = None, end: int | None = None) -> Pin:
+    """Pin a partition as it is now, or as of the tuple `now`. It ends at the high watermark, or at the one of an earlier pin."""
     now = now or partition.published()
     partition.check_deleted()
-    return Pin(partition, now, partition.loaded, partition.segments(now))
+    if end is not None and partition.config.compacted:
+        end = max(end, min(now.segment_base, now.high_watermark))  # PIN-3
+    end = max(now.high_watermark if end is None else end, now.log_start)
+    segments = [info for info in partition.segments(now) if info.base <= end]
+    return Pin(partition, now, partition.loaded, segments, end)
 
 
 @contextlib.contextmanager
-def held(partition: Partition) -> Iterator[Pin]:
-    """Pin a partition and open its files (PIN-2). Raises StorageError if they keep changing until the deadline."""
+def held(partition: Partition, end: int) -> Iterator[Pin]:
+    """Pin a partition up to the `end` of an earlier pin, and open its files (PIN-2).
+
+    Raises StorageError if they keep changing until the deadline.
+    """
     until, pause, fds = partition.deadline(), threading.Event(), dict[int, int]()
     try:
-        while (pin := _opened(partition, fds)) is None:
+        while (pin := _opened(partition, end, fds)) is None:
             _release_all(fds)
             if system.boot_ns() >= until:
                 raise StorageError("the files of this partition keep changing during a backup", path=partition.path)
@@ -102,12 +114,12 @@ def held(partition: Partition) -> Iterator[Pin]:
         _release_all(fds)
 
 
-def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
+def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
     """Open all files of one moment; None if they changed meanwhile. Raises CorruptRecordError, StorageError."""
     aborted: dict[int, bytes] = {}
     with _moment(partition) as now:
         partition.forget_segments()
-        pin = pin_of(partition, now)
+        pin = pin_of(partition, now, end)
         try:
             for info in pin.segments:
                 fds[info.base] = files.open_file(file_names.segment_path(partition.path, info.base), files.READ)
@@ -141,7 +153,7 @@ def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
     if len(entries) < info.transaction_entries or info.transaction_digest not in (0, aborted_transactions.digest(raw)):
         expected = f"{info.transaction_entries} entries, as they were written"
         raise CorruptRecordError("a transaction index is damaged", path=path, expected=expected, found=len(entries))
-    return bytes(entries[entries["last_offset"] < pin.now.log_end].tobytes())
+    return bytes(entries[entries["last_offset"] < pin.end].tobytes())
 
 
 def _same(pin: Pin) -> bool:

@@ -27,6 +27,7 @@ from embedlog.replica_set.membership import CheckedSet
 from embedlog.replica_set.observation.replica_events import ReplicaEvents
 from embedlog.replica_set.open_directories import DAMAGE
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.reading.copied_partition import CopiedPartition
 from embedlog.replica_set.reading.nearby_partition import NearbyPartition
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replica_set.set_members import SetMembers
@@ -131,6 +132,12 @@ class ReplicaSet:
         self.partition(name, number)
         replicas = self.replicas((self.topics.topic_id(name), number), name)
         return NearbyPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open, rack)
+
+    def copied(self, name: str, number: int) -> CopiedPartition:
+        """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
+        self.partition(name, number)
+        replicas = self.replicas((self.topics.topic_id(name), number), name)
+        return CopiedPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open)
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:
         """The decided settings of a topic of a directory; its own ones if no decision has it."""

@@ -14,7 +14,10 @@ FILES, INSIDE = "it changes or reads files of one directory", "it looks into the
 ZYGOTE = "its processes open one directory"
 FAILOVER = "a failing call or a held lock is a failover in a set"
 ENOUGH = "three directories are enough for min.insync.replicas=2"
+OTHER = "the records are copied from another replica"
 OTHERWISE = {  # tests that do not apply to a set as they are
+    "test_damage_is_never_backed_up": OTHER,
+    "test_a_segment_that_lost_its_end_is_never_backed_up": OTHER,
     "test_sealed_segments_are_byte_for_byte_what_a_close_leaves": "the decision log is not part of a backup",
     "test_who_was_killed_is_in_nobodys_way": ZYGOTE,
     "test_a_static_member_that_will_not_come_back_gives_its_place_away": ZYGOTE,
