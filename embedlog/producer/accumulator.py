@@ -101,7 +101,8 @@ class Accumulator:
     def __init__(self, name: str, delivery: Sender, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False) -> None:
         self._delivery = delivery
         self._name = name
-        self._memory_freed = threading.Condition()
+        self._memory_lock = threading.RLock()  # not through the condition, where an interrupt would leave it taken
+        self._memory_freed = threading.Condition(self._memory_lock)
         self._queue: deque[object] = deque()
         self._start_lock = threading.RLock()  # a signal handler may close the accumulator during `start`
         self._calling = False  # on the thread: inside callbacks
@@ -133,12 +134,12 @@ class Accumulator:
         began = time.monotonic()
         deadline = began + (0.0 if self.on_thread() else timeout_s)
         ticket = object()
-        with self._memory_freed:
-            self._queue.append(ticket)
-            self.rows.waiting += 1
-            self.blocked_count += 1
-            self.rows.wake()
+        with self._memory_lock:
             try:
+                self.rows.waiting += 1
+                self._queue.append(ticket)  # an interrupt comes after both, or before
+                self.blocked_count += 1
+                self.rows.wake()
                 while True:
                     if self.rows.closed:
                         raise ClosedError("the producer was closed while a record waited for memory")
@@ -148,10 +149,11 @@ class Accumulator:
                         return result
                     self._memory_freed.wait(left)
             finally:
-                self._queue.remove(ticket)
-                self.rows.waiting -= 1
-                self.blocked(time.monotonic() - began)
+                if ticket in self._queue:
+                    self.rows.waiting -= 1
+                    self._queue.remove(ticket)
                 self._memory_freed.notify_all()
+                self.blocked(time.monotonic() - began)
 
     def has_memory(self, size: int) -> bool:
         """Whether `size` bytes fit into the memory. A record larger than the whole memory is accepted if the memory is empty."""
@@ -171,7 +173,7 @@ class Accumulator:
 
     def _notify_waiting(self) -> None:
         if self.rows.waiting:
-            with self._memory_freed:
+            with self._memory_lock:
                 self._memory_freed.notify_all()
 
     # ---- flush and close -------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class Accumulator:
         with self._start_lock:
             self.rows.close()
             thread = self._thread
-        with self._memory_freed:
+        with self._memory_lock:
             self._memory_freed.notify_all()
         if thread is None:
             _live.discard(self)

@@ -11,6 +11,7 @@ class NoTransaction:
     """Has the calls of `transaction_manager.Transaction`."""
 
     has_failed = False
+    opener = None
 
     def check_send(self) -> None:
         """Always allowed."""
@@ -27,7 +28,10 @@ class NoTransaction:
     def init(self) -> NoReturn:
         raise InvalidTransactionStateError("transactions need a producer with a transactional.id")
 
-    begin = commit = abort = init
+    commit = abort = init
+
+    def begin(self, opener: object = None) -> NoReturn:
+        self.init()
 
     def abort_after_failure(self, problem: BaseException) -> BaseException:
         """No transaction."""

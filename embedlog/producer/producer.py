@@ -259,11 +259,15 @@ class Producer(Generic[K, V]):
         Such an error is for example OffsetMismatchError of `send(expected_offset=…)`.
         A commit that has begun cannot be aborted: after an error of it that names `commit_transaction()` call that one again.
         """
-        self.begin_transaction()
+        opener = object()
         try:
+            self._pipeline.check_open()
+            self._transaction.begin(opener)  # inside, since an interrupt may come after it
             yield self
             self.commit_transaction()
         except BaseException as problem:
+            if self._transaction.opener is not opener:
+                raise  # refused: an open transaction is another's
             if (found := self._abort_after_failure(problem)) is not problem:
                 raise found from None
             raise

@@ -18,7 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from embedlog.coordination.groups.commit_checks import checked_offsets
 from embedlog.errors import (
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from embedlog.transaction import Outcome
 
 logger = logging.getLogger("embedlog.producer")
+
+T = TypeVar("T")
 
 
 class State(enum.Enum):
@@ -149,9 +152,12 @@ class Transaction:
         self._timeout_s = timeout_s
         self._clock_ns = clock_ns
         self.on_fenced: Callable[[], object] = lambda: None  # called before a call raises FencedError
-        self._call = threading.Lock()  # held during a call
-        self._step = threading.Lock()  # held during a transition and the change of `shut`
+        self._call = threading.RLock()  # held during a call; a nested call of a signal handler is refused
+        # Held during a transition and the change of `shut`. A signal handler may close the producer in the midst: then its
+        # transitions come first, `shut` is that of the last state, and a closed producer refuses all calls.
+        self._step = threading.RLock()
         self._machine = Machine()
+        self.opener: object = None  # the argument of the last `begin`
         accumulator.rows.shut = True
 
     @property
@@ -167,31 +173,42 @@ class Transaction:
 
     def init(self) -> Outcome | None:
         """The outcome of the last transaction of this id."""
-        with self._verb("init_transactions", "init", State.INITIALIZING) as deadline_ns:
+
+        def take_over(deadline_ns: int) -> Outcome | None:
             outcome = self._owner.init(deadline_ns)
             self._enter(State.READY)
             return outcome
 
-    def begin(self) -> None:
-        with self._verb("begin_transaction", "begin", None):
+        return self._verb("init_transactions", "init", State.INITIALIZING, take_over)
+
+    def begin(self, opener: object = None) -> None:
+        def open_transaction(_: int) -> None:
             self._owner.begin()
+            self.opener = opener
             self._enter(State.IN_TRANSACTION)
+
+        self._verb("begin_transaction", "begin", None, open_transaction)
 
     def commit(self) -> None:
         """Commit. Raises a record's error; then the transaction can only be aborted."""
         self._raise_failure()
-        with self._verb("commit_transaction", "commit", State.COMMITTING) as deadline_ns:
+
+        def end(deadline_ns: int) -> None:
             self._drain(deadline_ns)
             self._raise_failure()
             self._owner.end(True, deadline_ns)
             self._enter(State.READY)
 
+        self._verb("commit_transaction", "commit", State.COMMITTING, end)
+
     def abort(self) -> None:
-        with self._verb("abort_transaction", "abort", State.ABORTING) as deadline_ns:
+        def end(deadline_ns: int) -> None:
             self._accumulator.drop(TransactionAbortedError("the transaction was aborted before the record was written"))
             self._drain(deadline_ns)
             self._owner.end(False, deadline_ns)
             self._enter(State.READY)
+
+        self._verb("abort_transaction", "abort", State.ABORTING, end)
 
     def abort_after_failure(self, problem: BaseException) -> BaseException:
         """Abort if possible; never raises, because the user must receive the earlier exception. The one that leaves the block.
@@ -212,8 +229,8 @@ class Transaction:
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
         wanted, member = checked_offsets(offsets), _check_group(group)
         if wanted:
-            with self._verb("send_offsets_to_transaction", "send_offsets", None) as deadline_ns:
-                self._owner.add_offsets(wanted, member, deadline_ns)
+            add = partial(self._owner.add_offsets, wanted, member)
+            self._verb("send_offsets_to_transaction", "send_offsets", None, add)
 
     def close(self, timeout_s: float | None) -> None:
         """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it."""
@@ -246,36 +263,49 @@ class Transaction:
 
     # ---- transitions -----------------------------------------------------------------------------
 
-    @contextmanager
-    def _verb(self, call: str, figure: str, state: State | None) -> Iterator[int]:
-        """Run one call at a time, in `state` until it ends; yields the deadline. A permanent failure is recorded."""
+    def _verb(self, call: str, figure: str, state: State | None, work: Callable[[int], T]) -> T:
+        """Run one call at a time, in `state` until it ends; `work` gets the deadline. A permanent failure is recorded.
+
+        An interrupt at any point leaves the lock free.
+        """
         if self._accumulator.on_thread():
             raise StateError(f"{call}() inside a callback of this producer would wait for itself")
+        if self._call._is_owned():  # type: ignore[attr-defined]
+            raise StateError(f"{call}() inside another call of its thread, as in a signal handler, would wait for itself")
         began = time.monotonic()
-        if not self._call.acquire(timeout=self._timeout_s):
-            raise DeadlineError(f"{call}(): another call did not finish in time", expected=f"{self._timeout_s} s (max.block.ms)")
         try:
+            if not self._call.acquire(timeout=self._timeout_s):
+                raise DeadlineError(
+                    f"{call}(): another call did not finish in time", expected=f"{self._timeout_s} s (max.block.ms)"
+                )
             with self._step:
                 self._machine.require(call)
                 if state is not None and self._machine.state is not state:
                     self._machine.enter(state)
                 self._shut_locked()
-            try:
-                yield self._clock_ns() + int(self._timeout_s * 1e9)
-            except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log's state decides
-                self.failed(error)
-                raise
-            except (DeadlineError, DurabilityError, LockTimeoutError, StorageError) as error:
-                with self._step:
-                    if self._machine.state is state:
-                        self._machine.remain(call, error)
-                raise
+            result = self._recorded(call, state, work)
         except FencedError:
             self.on_fenced()
             raise
         finally:
-            self._call.release()
+            try:
+                self._call.release()  # in one step: an interrupt could come between a check and the release
+            except RuntimeError:
+                pass  # not acquired
             self._figures.spent(figure, time.monotonic() - began)
+        return result  # not inside: an interrupt after the call must still release
+
+    def _recorded(self, call: str, state: State | None, work: Callable[[int], T]) -> T:
+        try:
+            return work(self._clock_ns() + int(self._timeout_s * 1e9))
+        except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log's state decides
+            self.failed(error)
+            raise
+        except (DeadlineError, DurabilityError, LockTimeoutError, StorageError) as error:
+            with self._step:
+                if self._machine.state is state:
+                    self._machine.remain(call, error)
+            raise
 
     def _enter(self, state: State) -> None:
         with self._step:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 
 import embedlog
+from embedlog.errors import StateError
 from embedlog.producer import accumulator
 from tests.support import producer_helpers
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
-from tests.support.producer_helpers import values, wait_until
+from tests.support.producer_helpers import Stuck, values, wait_until
 
-log = producer_helpers.log
+log, stuck = producer_helpers.log, producer_helpers.stuck
 
 
 def within(seconds: float, call: Callable[[], object]) -> None:
@@ -107,3 +108,60 @@ def test_a_signal_handler_may_close_while_its_thread_waits_in_close(
         other.close()
     assert go.is_set()
     assert accumulator._joining == {}
+
+
+# ---- the wait for memory --------------------------------------------------------------------------
+
+
+@OF_THIS_INTERPRETER
+def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue(log: embedlog.Log, stuck: Stuck) -> None:
+    with log.producer(buffer_memory=3000, max_block_ms=0, linger_ms=0, batch_size=1000, on_delivery_error="log") as producer:
+        producer.send("one", b"x" * 900)
+        assert stuck.reached.wait(10)
+        while not producer.send("one", b"x" * 900).done():
+            pass
+        lock = producer._accumulator._memory_lock
+
+        def held_by_another_thread() -> None:
+            with lock:
+                pass
+
+        nth = 0
+        interrupt = None
+        while interrupt is None or interrupt.struck is not None:
+            nth += 1
+            interrupt = Interrupt(nth, ("accumulator.py", "threading.py"))
+            interrupt.run(lambda: producer.send("one", b"x" * 900))
+            assert producer.metrics()["waiting-threads"] == len(producer._accumulator._queue) == 0, interrupt.struck
+            within(10, held_by_another_thread)
+        assert nth > 10
+        stuck.go.set()
+        producer.flush(10)
+        assert producer.send("one", b"x" * 900).result(10).offset > 0
+
+
+# ---- transactions ---------------------------------------------------------------------------------
+
+
+def test_a_call_of_a_signal_handler_inside_another_call_is_refused_at_once(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log.producer(transactional_id="x", max_block_ms=5000) as producer:
+        producer.init_transactions()
+        owner = producer._transaction._owner  # type: ignore[union-attr]
+        real, found = owner.end, []
+
+        def end(commit: bool, deadline_ns: int) -> None:
+            with pytest.raises(StateError, match="inside another call of its thread") as refused:
+                producer.abort_transaction()
+            found.append(refused.value)
+            real(commit, deadline_ns)
+
+        monkeypatch.setattr(owner, "end", end)
+        with producer.transaction():
+            producer.send("one", b"v")
+        assert len(found) == 1
+        monkeypatch.undo()
+        with producer.transaction():
+            producer.send("one", b"w")
+    assert values(log) == [b"v", b"w"]

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 import embedlog
 from embedlog.errors import ConfigError, FencedError, InvalidTransactionStateError
+from embedlog.producer.transaction_manager import State
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 from tests.support.producer_helpers import log, values
 
 __all__ = ["log"]
@@ -230,3 +233,39 @@ def test_a_topic_that_is_deleted_and_made_again_in_a_transaction_is_another_topi
         producer.commit_transaction()
     assert committed(log, "again") == ([b"new", b"newer"] if again and end == "commit" else []) + [b"last"]
     assert committed(log) == ([b"u"] if end == "commit" else [])
+
+
+@OF_THIS_INTERPRETER
+def test_an_interrupt_anywhere_in_a_transaction_leaves_none_open_and_no_call_refused(log: embedlog.Log) -> None:
+    with log.producer(transactional_id="x", max_block_ms=10_000) as producer:
+        producer.init_transactions()
+
+        def whole() -> None:
+            with producer.transaction():
+                producer.send("one", b"v")
+
+        nth, begun = 0, time.monotonic()
+        struck: list[tuple[str, int]] = []
+        while len(struck) == nth:
+            nth += 1
+            interrupt = Interrupt(nth, ("transaction_manager.py", "producer.py"))
+            interrupt.run(whole)
+            if interrupt.struck is not None:
+                struck.append(interrupt.struck)
+            if producer._transaction.state is State.COMMITTING:
+                producer.commit_transaction()
+            assert producer._transaction.state is State.READY, interrupt.struck
+            whole()
+        assert nth > 40
+        assert time.monotonic() - begun < 10 * nth  # no call has waited for a lock that remained
+
+
+def test_a_refused_transaction_does_not_abort_the_open_one(log: embedlog.Log) -> None:
+    with log.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("one", b"v")
+        with pytest.raises(InvalidTransactionStateError, match="begin_transaction"), producer.transaction():
+            pass
+        producer.commit_transaction()
+    assert committed(log) == [b"v"]
