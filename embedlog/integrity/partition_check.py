@@ -115,7 +115,9 @@ class PartitionCheck:
 
     def _check_names(self, names: list[str]) -> None:
         for name in names:
-            if name.startswith((file_names.CUT, file_names.POISON)):
+            if name.startswith(file_names.POISON):
+                self._add("failed-sync", name, f"a sync of segment {name.removeprefix(file_names.POISON)} has failed")
+            elif name.startswith(file_names.CUT):
                 facts = files.facts_of(self._directory / name)
                 self._add("kept", name, f"{0 if facts is None else facts.size} bytes")
             elif not file_names.is_of_partition(name):

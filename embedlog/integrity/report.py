@@ -55,6 +55,11 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "durable": (CACHE, "the end of the durable records is unknown", "the next sync writes it again"),
     "unfinished": (NOTE, "an append was interrupted; no process has read these bytes", "the next process that writes cuts them"),
     "kept": (NOTE, "bytes that a recovery or a repair has cut out of the log", "remove the file if they are not needed"),
+    "failed-sync": (
+        NOTE,
+        "the disk may not have what a sync wrote: the next one writes its bytes again, and nothing is appended to the segment",
+        "keep the file: without it these bytes would count as stable",
+    ),
     "unknown-file": (NOTE, "the file does not belong to the log", "none: it is ignored"),
     "unknown-directory": (
         NOTE,

@@ -38,6 +38,17 @@ def test_a_good_log_has_no_finding(source: Path, tmp_path: Path) -> None:
     assert "in order" in repr(found)
 
 
+def test_a_mark_of_a_failed_sync_is_kept_and_a_cut_file_is_not_needed(source: Path, tmp_path: Path) -> None:
+    path = copy(source, tmp_path)
+    (path / f"{TOPIC}-0" / "embedlog.poison-0").write_bytes(b"")
+    (path / f"{TOPIC}-0" / "embedlog.cut-0-99").write_bytes(b"cut")
+    cut, mark = sorted(embedlog.check(path).findings, key=lambda each: each.path)
+    assert (mark.kind, mark.severity, mark.message) == ("failed-sync", "note", "a sync of segment 0 has failed")
+    assert "cut out" not in mark.meaning
+    assert mark.remedy.startswith("keep the file")
+    assert (cut.kind, cut.message) == ("kept", "3 bytes")
+
+
 def test_an_open_log_is_checked_while_it_is_written(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
         log.create_topic(TOPIC, 2, config=SETTINGS)

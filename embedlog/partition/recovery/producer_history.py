@@ -4,6 +4,8 @@ HISTORY-1  the newest valid snapshot at or below the end saves reading; later ba
 HISTORY-2  an orderly close without any snapshot means that there were no producers
 HISTORY-3  the transaction index of a segment that was read again is made again; other indexes are checked when they are used
 HISTORY-4  a reader without the right to write keeps in memory what a writer puts into files
+HISTORY-5  a load keeps the snapshot at the log end, also if the log start is there, where Kafka removes it. The page names this
+    snapshot, and without it HISTORY-2 would forget the producers
 """
 
 from __future__ import annotations
@@ -61,8 +63,11 @@ def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
     """The state in the valid snapshot with the largest of these offsets, None if there is none."""
     for offset in reversed(offsets):
         path = file_names.segment_path(directory, offset, file_names.SNAPSHOT)
+        data = files.read_bytes(path)
+        if data is None:
+            continue  # a writer removed it after its name was read: that is no damage
         try:
-            return ProducerState.decode(files.read_bytes(path) or b"", offset, path)
+            return ProducerState.decode(data, offset, path)
         except (CorruptRecordError, UnsupportedFormatError) as problem:
             logger.warning("ignored a damaged snapshot of producers: %s", problem)
     return None
@@ -157,7 +162,7 @@ def write(directory: Path, history: History, bases: list[int], *, log_start: int
     if end != history.loaded and (history.state.producers or offsets):
         write_snapshot(directory, history.state.encode(), end, mode)
         offsets = sorted({*offsets, end})
-    kept = kept_snapshots(offsets, bases, log_start, end)
+    kept = kept_snapshots(offsets, bases, log_start, end) | ({end} if history.state.producers else set())
     for offset in offsets:
         if offset not in kept:
             files.unlink(file_names.segment_path(directory, offset, file_names.SNAPSHOT), missing_ok=True)
