@@ -100,6 +100,20 @@ def test_witnesses_and_leaving_directories_take_no_partitions() -> None:
         assert {each.replicas for each in changes_of(decided(state, replace(NEW, partitions=4)))} == {(1,), (3,)}
 
 
+def test_directories_that_are_away_take_no_new_partitions() -> None:
+    away = replace(NEW, partitions=6, live=frozenset({1, 3}))
+    for start in range(4):
+        found = changes_of(decided(a_set(), replace(away, factor=2, start=start, shift=start)))
+        wanted = place({1: None, 3: None}, Shape(6, 2), start=start, shift=start)
+        assert [(each.replicas, each.isr) for each in found] == [(each, each) for each in wanted]
+    assert refused(a_set(), replace(away, factor=3)) is Refusal.INVALID_REPLICATION_FACTOR
+    assert refused(a_set(), replace(NEW, live=frozenset())) is Refusal.INVALID_REPLICATION_FACTOR
+    complete = changes_of(decided(a_set(), replace(away, factor=3, away_too=True)))
+    assert {(tuple(sorted(each.replicas)), len(each.isr)) for each in complete} == {((1, 2, 3), 2)}
+    few = changes_of(decided(a_set(), replace(away, factor=2, away_too=True)))
+    assert {tuple(sorted(each.replicas)) for each in few} == {(1, 3)}
+
+
 # ---- growth and deletion ---------------------------------------------------------------------------------------------
 
 
@@ -111,6 +125,14 @@ def test_added_partitions_continue_the_placement() -> None:
     assert [each.number for each in changes_of(records)] == [2, 3, 4]
     given = decided(state, CreatePartitions(TOPIC_ID, 3, LIVE, ((3, 2),)))
     assert [(each.number, each.replicas) for each in changes_of(given)] == [(2, (3, 2))]
+
+
+def test_directories_that_are_away_take_no_added_partitions() -> None:
+    state = after(a_set(), replace(NEW, assignment=((2, 3),)))
+    found = changes_of(decided(state, CreatePartitions(TOPIC_ID, 6, frozenset({1, 3}))))
+    assert tuple(each.replicas for each in found) == extend({1: None, 3: None}, [(2, 3)], 6)
+    assert all(each.isr == each.replicas for each in found)
+    assert refused(state, CreatePartitions(TOPIC_ID, 6, frozenset({3}))) is Refusal.INVALID_REPLICATION_FACTOR
 
 
 def test_added_partitions_have_the_factor_of_the_target() -> None:

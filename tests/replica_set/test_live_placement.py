@@ -1,0 +1,66 @@
+"""New partitions while a directory is away: their replicas are in directories that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.errors import InvalidReplicationFactorError
+from tests.replica_set.test_opening import opened, paths
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[embedlog.Log]:
+    """A set of three directories, of which the first one is away."""
+    with opened(tmp_path) as whole:
+        whole.create_topic("grows", assignment={0: [2, 3]})
+        whole.create_topic("three", replication_factor=3)
+    paths(tmp_path)[0].rename(tmp_path / "away")
+    with opened(tmp_path) as made:
+        yield made
+
+
+def placed(log: embedlog.Log, topic: str) -> set[tuple[int, ...]]:
+    found = log.replicas(topic).partitions
+    assert all(each.isr == each.replicas and each.leader == each.replicas[0] for each in found)
+    return {tuple(sorted(each.replicas)) for each in found}
+
+
+def test_topics_are_placed_on_directories_that_answer(log: embedlog.Log) -> None:
+    for number in range(20):
+        log.create_topic(f"single{number}")
+        assert placed(log, f"single{number}") <= {(2,), (3,)}
+    log.create_topic("pairs", 6, replication_factor=2, min_insync_replicas=2)
+    assert placed(log, "pairs") == {(2, 3)}
+    with log.producer(delivery_timeout_ms=5000, request_timeout_ms=1000, linger_ms=0) as producer:
+        for number in range(6):
+            producer.send("pairs", b"v", partition=number).result(10)
+
+
+def test_added_partitions_are_placed_on_directories_that_answer(log: embedlog.Log) -> None:
+    log.create_partitions("grows", 6)
+    assert placed(log, "grows") == {(2, 3)}
+
+
+def test_too_few_directories_that_answer_are_named(log: embedlog.Log) -> None:
+    expected = r"'u'.*1 to 2.*2 of 3 directories.*found 3"
+    with pytest.raises(InvalidReplicationFactorError, match=expected):
+        log.create_topic("u", replication_factor=3)
+    with pytest.raises(InvalidReplicationFactorError, match=expected.replace("'u'", "'three'")):
+        log.create_partitions("three", 2)
+    assert log.topics() == ["grows", "three"]
+    log.create_topic("u", assignment={0: [1, 2, 3]})
+    assert [(each.replicas, each.isr) for each in log.replicas("u").partitions] == [((1, 2, 3), (2, 3))]
+
+
+def test_groups_begin_while_a_directory_is_away(log: embedlog.Log, tmp_path: Path) -> None:
+    """Internal topics have all copies in the end: the directory that is away gets its one when it returns."""
+    with log.consumer("grows", group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.poll(timeout=0.1)
+        consumer.commit()
+    internal = log.replicas("__consumer_offsets").partitions
+    assert {tuple(sorted(each.replicas)) for each in internal} == {(1, 2, 3)}
+    assert {tuple(sorted(each.isr)) for each in internal} == {(2, 3)}
