@@ -29,8 +29,8 @@ TESTS = (
     "tests/producer/test_router.py",
     "tests/semantics/test_sending.py",
 )
-# The fastest checksum that the processor has is in use: a build for the oldest processor must not be limited to it. An emulator of
-# another machine shows this machine's processor, which tells nothing.
+# The fastest checksum that the processor has is in use: a build for the oldest processor must not be limited to it.
+# An emulator of another machine shows the features of this one, which are not compared.
 CHECKSUM = """
 import pathlib, platform, re
 from embedlog._native import codec

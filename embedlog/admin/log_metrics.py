@@ -150,10 +150,16 @@ def _on_disk(path: Path) -> list[int]:
 # ---- groups --------------------------------------------------------------------------------------
 
 
+def _is_undecided(each: ReplicatedPartitionDescription) -> bool:
+    """Whether a reader of the partition would wait: for a leader, or for more replicas in sync that commit its last records."""
+    ends = [copy.log_end for copy in each.copies if copy.node == each.leader]
+    uncommitted = each.high_watermark is None or any(end is not None and end > each.high_watermark for end in ends)
+    return each.offline or (each.under_min_isr and uncommitted)
+
+
 def _of_groups(engine: Engine, found: ReplicasDescription) -> dict[str, Any]:
     """The lag of each group, in records, and of its partitions (LOGMETRICS-5)."""
-    offline = any(each.offline for each in found.partitions if each.topic == OFFSETS_TOPIC)
-    if offline or not found.can_decide:
+    if not found.can_decide or any(_is_undecided(each) for each in found.partitions if each.topic == OFFSETS_TOPIC):
         return {}
     groups, admin = {}, GroupAdmin(engine)
     for name in admin.names():

@@ -148,5 +148,4 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _topic_id(self, name: str) -> UUID:
         self._set.topics.refresh()
-        self._set.topics.live(name)
-        return self._set.topics.topic_id(name)
+        return self._set.topics.identified(name)[1]

@@ -19,7 +19,6 @@ from embedlog._native import replication, system
 from embedlog._native.replication import Replica
 from embedlog._native.system import Published
 from embedlog.errors import (
-    ClosedError,
     EmbedlogError,
     InvalidRecordError,
     LockTimeoutError,
@@ -198,7 +197,7 @@ class AppendLock:
         writer = self.writer.native()
         lock = self.writer.lock_file
         if lock is None:
-            raise ClosedError(f"partition {self.state.name} is closed")
+            self.state.raise_closed()
         broken = True
         try:
             self.state.lock_os(lock, deadline_ns)
@@ -224,7 +223,7 @@ class AppendLock:
         with locks.holding(self.state.mutex, deadline_ns, self.state.path):
             writer, lock = self.writer.native(), self.writer.lock_file
             if lock is None:
-                raise ClosedError(f"partition {self.state.name} is closed")
+                self.state.raise_closed()
             lock_order.taken(self._lock_name)
             try:
                 self.state.lock_os(lock, deadline_ns)

@@ -14,19 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
-from embedlog.errors import (
-    ClosedError,
-    CorruptRecordError,
-    LockTimeoutError,
-    StateError,
-    StorageError,
-    UnknownTopicOrPartitionError,
-)
+from embedlog.errors import CorruptRecordError, LockTimeoutError, StateError, StorageError, UnknownTopicOrPartitionError
 from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
 from embedlog.partition.recovery import dirty_mark, loader, producer_history
@@ -88,13 +81,17 @@ class PartitionState:
     def ensure_open(self) -> None:
         """Map the page. If this incarnation has none yet, make it from the files first."""
         if self.closed:
-            self.context.check_open()  # a log closes all its partitions, and those of deleted topics
-            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
+            self.raise_closed()
         if self.page_file is not None:
             return
         with self.mutex:
             if self.page_file is None and self.static is None and not self.closed:
                 self._open_read_only() if self.context.read_only else self._open_for_writing()
+
+    def raise_closed(self) -> NoReturn:
+        """Raise the error of a closed log, of a directory that was opened again, or of a deleted topic."""
+        self.context.check_open()  # a log closes all its partitions, and those of deleted topics
+        raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
     def _expected(self, page_file: PageFile) -> object:
         return system.identity(self.context.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
@@ -346,9 +343,10 @@ class PartitionState:
 
     @property
     def page(self) -> system.Page:
-        if self.page_file is None:
-            raise ClosedError(f"partition {self.topic}-{self.number} is closed")
-        return self.page_file.page
+        mapped = self.page_file  # another thread may close the partition
+        if mapped is None:
+            self.raise_closed()
+        return mapped.page
 
     def published(self) -> Published:
         """The published tuple. Raises StorageError if the page was destroyed and cannot be rebuilt."""
@@ -362,7 +360,7 @@ class PartitionState:
                 mapped, static = self.page_file, self.static
             if mapped is None:
                 if static is None or self.closed:
-                    raise ClosedError(f"partition {self.topic}-{self.number} is closed")
+                    self.raise_closed()
                 return static.published
         found = mapped.page.read()
         return found if found is not None and mapped.page.alive() else self._published_again()

@@ -25,7 +25,7 @@ from typing import Final
 from embedlog import _logging, index, segment
 from embedlog._native import system, waits
 from embedlog._native.system import Published
-from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
+from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Chain
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.reader import Reader
@@ -111,7 +111,7 @@ class Syncer:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
         page = self._state.page
         if not page.pin():
-            raise ClosedError(f"partition {self._state.name} is closed")
+            self._state.raise_closed()
         try:
             with self._use_held() as lock:
                 yield lock
@@ -396,7 +396,7 @@ class Syncer:
         elif unsynced_ms > state.config.flush_ms and unsynced_count > 0:
             try:
                 self.sync(end, deadline_ns)
-            except (ClosedError, DurabilityError, LockTimeoutError) as problem:
+            except (ClosedError, DurabilityError, LockTimeoutError, UnknownTopicOrPartitionError) as problem:
                 what = f"background flush of {state.name}"
                 _logging.report(logger, logging.ERROR, (state.path, "flush"), what, problem)
 

@@ -97,7 +97,7 @@ class Assignments:
         for tp, place in places.items():
             try:
                 found[tp] = self._elect(place, tp, kind, node)
-            except ElectionNotNeededError:
+            except (ElectionNotNeededError, UnknownTopicOrPartitionError):
                 if len(places) == 1:
                     raise
             except LeaderNotAvailableError as problem:
@@ -114,11 +114,11 @@ class Assignments:
             self._commit(replicas)
 
         def event(state: State) -> Event:
-            decided = state.partitions[place]
+            decided = replicas.decided(state)
             return Elect(place, kind, decided.partition_epoch, replicas.observed(decided), node)
 
         state = self._set.decide(event, reason=f"{kind.value} election")
-        if state.partitions[place].leader == NO_LEADER:
+        if replicas.decided(state).leader == NO_LEADER:
             raise error_of(Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         return replicas.leader(self._set.deadline()).node
 
@@ -143,7 +143,7 @@ class Assignments:
             for each in away:
                 if preferred in each.isr and not each.adding and not each.removing:
                     tp = TopicPartition(state.topics[each.topic_id].name, each.number)
-                    with suppress(ElectionNotNeededError, PreferredLeaderNotAvailableError):
+                    with suppress(ElectionNotNeededError, PreferredLeaderNotAvailableError, UnknownTopicOrPartitionError):
                         found[tp] = self._elect((each.topic_id, each.number), tp, Election.PREFERRED, None)
         return found
 
@@ -293,5 +293,5 @@ class Assignments:
         if decided is None or node in decided.replicas:
             return False
         leader = self._set.replicas(place, topic).leader(self._set.deadline())
-        opened = next(each for each in self._opened() if each.node == node)
-        return leader.epoch >= decided.leader_epoch and opened.drop(place, state)
+        opened = next((each for each in self._opened() if each.node == node), None)  # it may fail meanwhile
+        return opened is not None and leader.epoch >= decided.leader_epoch and opened.drop(place, state)

@@ -10,6 +10,7 @@ COPYING-6  the page of the leader is read after each chunk. It must still lead i
     follower lacks. Otherwise the follower begins again at the leader's log start (REPLICA-2, REPLICA-20)
 COPYING-7  a log start can be inside a batch. A follower begins at the first offset of that batch, and takes the log start later.
     One that ends inside a batch of its leader begins again. Each chunk moves the log end, or the copy fails
+COPYING-8  a follower whose page was removed, or whose log is being cut, does not count for a commit. Its append lock shows why
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import replication
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from embedlog._native.system import Published
     from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
+    from embedlog.partition.replication.replica_log import ReplicaLog
     from embedlog.replica_set.following.follower_lags import Step
     from embedlog.replica_set.leaders import Leader
 
@@ -41,6 +43,16 @@ CHUNK_BYTES: Final = 1 << 20
 LARGE_CHUNK_BYTES: Final = 4 << 20  # if much is to be copied: fewer locks and fewer reads of the pages
 
 Read = Callable[[int], "Fetched"]
+
+
+def check_copied(followers: Iterable[ReplicaLog], deadline_ns: int) -> None:
+    """Raise the reason why followers do not count that have everything (COPYING-8).
+
+    A copy of nothing takes no lock, and meets no error.
+    """
+    for follower in followers:
+        with follower.exclusive(deadline_ns):
+            pass
 
 
 def copy(

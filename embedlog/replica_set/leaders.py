@@ -72,6 +72,18 @@ class Leader(NamedTuple):
         return now
 
 
+def slot_of(state: State, node: int) -> int | None:
+    """The bit of a node in the ISR of control pages; None for a directory that has left the set."""
+    registered = state.nodes.get(node)
+    return None if registered is None else registered.slot
+
+
+def decision_of(decided: Decided, state: State) -> Decision:
+    """A decision of this state, as the leader's page contains it. The state has the slots of all nodes of the ISR."""
+    isr = sum(1 << state.nodes[node].slot for node in decided.isr)
+    return Decision(decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided))
+
+
 class LeaderChanged(Exception):
     """The leader failed or was replaced during the work. Never leaves the package."""
 
@@ -99,7 +111,8 @@ class Leaders(PartitionDirectories):
         reason = ""
         while True:
             version, state = self._directories.version(), self._decisions.hint()
-            decided = self._decided(state)
+            decided = self.decided(state)
+            self.learn(decided)
             if self._directories.read_only:
                 return self._readable(decided)
             found = self._led(state, deadline_ns, show=show)
@@ -137,9 +150,9 @@ class Leaders(PartitionDirectories):
         return max(found, key=lambda each: each[:2])[2]
 
     def is_replaced(self, leader: Leader) -> bool:
-        """Whether a decision has another leader. The page of a failed leader need not show it."""
+        """Whether a decision has another leader, or the topic was deleted. The page of a failed leader need not show it."""
         decided = self._decisions.hint().partitions.get(self._place)
-        return decided is not None and decided.leader_epoch > leader.epoch
+        return decided is None or decided.leader_epoch > leader.epoch
 
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
@@ -153,7 +166,7 @@ class Leaders(PartitionDirectories):
 
     def _led(self, state: State, deadline_ns: int, *, show: bool = True) -> Leader | None:
         """The leader in this state, with the decision installed; None if there is none, or if its directory fails."""
-        decided = self._decided(state)
+        decided = self.decided(state)
         member = self.usable(decided.leader)
         if member is None:
             return None
@@ -183,15 +196,12 @@ class Leaders(PartitionDirectories):
                 state = self._decisions.settle(deadline_ns)
         except NotEnoughDirectoriesError as problem:
             return self._install_unsettled(problem, deadline_ns)
-        decided = self._decided(state)
+        decided = self.decided(state)
         member = self.usable(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
             return None
         partition = self._partition(member)
-        slots = self._directories.slots()
-        isr = sum(1 << slots[node] for node in decided.isr)
-        wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided))
-        if partition.replica.lead(wanted, deadline_ns):
+        if partition.replica.lead(decision_of(decided, state), deadline_ns):
             logger.debug(
                 "%s: node %d leads in epoch %d, ISR %s", self.name, decided.leader, decided.leader_epoch, list(decided.isr)
             )
@@ -207,7 +217,7 @@ class Leaders(PartitionDirectories):
         """Whether a state has the decision that was read, with the same settings."""
         if state is read:
             return True
-        decided = self._decided(read)
+        decided = self.decided(read)
         return state.partitions.get(self._place) == decided and state.required(decided) == read.required(decided)
 
     def _install_unsettled(self, problem: EmbedlogError, deadline_ns: int) -> Leader | None:
@@ -215,7 +225,7 @@ class Leaders(PartitionDirectories):
 
         Its page gets the partition epoch before that decision, so that a settled one replaces it.
         """
-        decided = self._decided(self._decisions.hint())
+        decided = self.decided(self._decisions.hint())
         member = self.usable(decided.leader)
         if member is None or member.incarnation != decided.leader_incarnation:
             return None
@@ -233,7 +243,7 @@ class Leaders(PartitionDirectories):
 
     def stage_epochs(self, state: State) -> Iterator[Staging]:
         """Write the epochs that the leader in this state and its followers will store (STAGEDEPOCHS-1)."""
-        decided = self._decided(state)
+        decided = self.decided(state)
         for node in decided.isr:
             try:
                 member = self.usable(node)
@@ -255,7 +265,7 @@ class Leaders(PartitionDirectories):
         """
         if reason := self._directories.undecided() or self._directories.undecided(self._place):
             return reason
-        leader = self._decided(self._decisions.hint()).leader
+        leader = self.decided(self._decisions.hint()).leader
         why = "there is no leader" if leader == NO_LEADER else f"the leader, node {leader}: {self._reason(leader)}"
         others = self._also_lost()
         events = [each.election for each in others]
@@ -272,7 +282,7 @@ class Leaders(PartitionDirectories):
             for each in elected:
                 each._staged = staged
                 each._elections.setdefault(leader, Limit()).made()
-        unled = isinstance(found, Refusal) or self._decided(found.state).leader == NO_LEADER
+        unled = isinstance(found, Refusal) or self.decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
         if not isinstance(found, Refusal) or found is Refusal.ELECTION_NOT_NEEDED:
             return ""
@@ -282,7 +292,7 @@ class Leaders(PartitionDirectories):
 
     def election(self, state: State, offset: int) -> Elect:
         """The event of an election among the replicas that this process reaches. Raises LeaderNotAvailableError."""
-        decided, enabled = self._decided(state), state.unclean(self.topic)
+        decided, enabled = self.decided(state), state.unclean(self.topic)
         allowed = self.unclean_default if enabled is None else enabled
         due = bool(self._unled_ns) and system.boot_ns() - self._unled_ns >= UNCLEAN_NS
         return Elect(self._place, Election.OFFLINE, decided.partition_epoch, self.observed(decided), allowed=allowed and due)
@@ -320,7 +330,7 @@ class Leaders(PartitionDirectories):
         """
 
         def event(state: State, offset: int) -> Elect:
-            decided = self._decided(state)
+            decided = self.decided(state)
             others = {node: each for node, each in self.observed(decided).items() if node != leader.node}
             if not any(each.found is Found.COMPLETE for node, each in others.items() if node in decided.isr):
                 text = f"no other replica in the ISR of {self.name} is complete"
@@ -337,7 +347,8 @@ class Leaders(PartitionDirectories):
     def is_member(self, leader: Leader, node: int) -> bool:
         """Whether a node is in the maximal ISR of this leader's page."""
         _, replica = leader.partition.replica.published()
-        return bool(replica.maximal_isr >> self._directories.slots()[node] & 1)
+        slot = slot_of(self._decisions.hint(), node)
+        return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
     def _is_paused(self, leader: int) -> bool:
         limit = self._elections.get(leader)
@@ -351,7 +362,7 @@ class Leaders(PartitionDirectories):
     def _also_lost(self) -> list[Leaders]:
         """Other partitions in use whose leader was in the same directory as that of this one."""
         state, found = self._decisions.hint(), list[Leaders]()
-        own = self._decided(state)
+        own = self.decided(state)
         self._load(own)
         for each in self.peers():
             decided = state.partitions.get(each._place)
@@ -385,12 +396,12 @@ class Leaders(PartitionDirectories):
 
     def _seen(self, member: OpenDirectory) -> Seen:
         partition = self._partition(member)
-        now, replica = partition.replica.published()
+        now, replica, epoch = partition.replica.last_shown()
         # A page without a role was made from files. They are complete if nothing was written since an orderly close (REPLICA-11).
         made = now.log_end == 0 and member.directory is not None and member.directory.was_made(*self._place)
         complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
-        return Seen(found, member.incarnation, partition.replica.last_epoch(now, replica), now.log_end)
+        return Seen(found, member.incarnation, epoch, now.log_end)
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:
         """Raise the high watermark to `end` (`PartitionReplicas`)."""

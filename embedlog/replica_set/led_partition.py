@@ -6,6 +6,8 @@ LEDPARTITION-3  a call that reads uses a leader whose high watermark has reached
     than for earlier calls of this process (REPLICA-10). An append needs neither
 LEDPARTITION-4  the page of the leader shows its epoch also after a call that reads. The result of another page is dropped: it
     may have been cut, or made from files of another time
+LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version of the decisions. The page of a
+    leader in a removed directory is never written again
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import Bounds
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.partition_replicas import PartitionReplicas
+    from embedlog.replication.events import Place
     from embedlog.types import OffsetAndTimestamp
 
 T = TypeVar("T")
@@ -60,7 +63,11 @@ class LedPartition:
         return self.deadline() if deadline_ns is None else bounded(deadline_ns)
 
     def _led(self, deadline_ns: int, *, show: bool = True) -> Leader:
-        """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of `Leaders.leader`."""
+        """The leader, if its page still shows the epoch; otherwise the next one. `show`: as of `Leaders.leader`.
+
+        The page of a directory that was removed shows its epoch for ever: the decisions are asked, too (LEDPARTITION-5).
+        """
+        self._check_leader()
         found, changes = self._leader, self._replicas.changes
         if found is not None and changes == self._changes:
             try:
@@ -90,7 +97,7 @@ class LedPartition:
                 self._replicas.wait(version, deadline_ns)
 
     def _check_leader(self) -> None:
-        """Forget a leader that a decision has replaced: a reader that only waits does not notice it otherwise."""
+        """Forget a leader that a decision has replaced (LEDPARTITION-5)."""
         found, version = self._leader, self._replicas.version()
         if found is not None and version != self._checked_version:
             self._checked_version = version
@@ -155,6 +162,11 @@ class LedPartition:
     def closed(self) -> bool:
         """Whether its topic was deleted."""
         return self._replicas.deleted()
+
+    @property
+    def place(self) -> Place:
+        """The topic's id and the number."""
+        return self._replicas.place
 
     @property
     def topic_id(self) -> bytes:

@@ -106,7 +106,7 @@ class Directory(Protocol):
         Raises UnknownTopicOrPartitionError, StorageError.
         """
 
-    def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
+    def is_loaded(self, topic: str, number: int) -> bool:
         """Whether the partition may have records since its orderly close: it is open here, or not closed in order."""
 
     def was_made(self, topic_id: UUID, number: int) -> bool:
@@ -167,6 +167,7 @@ class OpenDirectories:
         self._directories = {member.node: member for member in members}
         self._mutex = threading.Lock()
         self._words, self.read_only = words, read_only
+        self.follow: Callable[[], None] = lambda: None  # opens the directories that other processes have added
         self.appended: Callable[[Place, str], None] = lambda place, topic: None  # called after an append with acks=1
         self.rates = rates
         self.lag_ns = lag_time_ms * 1_000_000

@@ -115,10 +115,16 @@ class PartitionDirectories:
             raise LeaderNotAvailableError(f"the directory of node {member.node} is away")
         return member.directory.replica(self._place, self.topic, self._decisions.hint)
 
-    def _decided(self, state: State) -> Decided:
+    def learn(self, decided: Decided) -> None:
+        """Open the directories of replicas that another process has added to the set (SETMEMBERS-8)."""
+        if any(self._directories.member(node) is None for node in decided.replicas):
+            self._directories.follow()
+
+    def decided(self, state: State) -> Decided:
+        """The decision of a state about this partition. Raises UnknownTopicOrPartitionError: the topic was deleted."""
         found = state.partitions.get(self._place)
-        if found is None:
-            raise self._unavailable(None, "the partition is not decided")
+        if found is None:  # its decision was there when this object was made
+            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", found=f"no decision about {self.name}")
         return found
 
     def _unavailable(self, decided: Decided | None, reason: str) -> LeaderNotAvailableError:
@@ -156,7 +162,7 @@ class PartitionDirectories:
         node = self._directories.blame(problem, missing=not self.deleted())
         if node is None:
             raise problem
-        decided = self._decided(self._decisions.hint())
+        decided = self.decided(self._decisions.hint())
         absent = isinstance(problem, UnknownTopicOrPartitionError) or self._is_missing_file(problem)
         gone = self._directories.missing(node) if absent else None
         problem = gone or problem

@@ -26,12 +26,12 @@ from embedlog.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
 )
-from embedlog.partition.replication.replica_log import Decision, Fenced, NotLeader
-from embedlog.replica_set.copying import copy
+from embedlog.partition.replication.replica_log import Fenced, NotLeader
+from embedlog.replica_set.copying import check_copied, copy
 from embedlog.replica_set.decisions.proposals import MakeEvent, Steps
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
-from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders
+from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders, decision_of, slot_of
 from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions
 from embedlog.replication.events import AlterIsr, Place, Refusal
@@ -64,7 +64,7 @@ class PartitionReplicas(Leaders):
         ISR of the newest decision: without a process that writes there is no page.
         """
         found = [(leader.node, leader.partition)]
-        for node in self._decided(self._decisions.hint()).isr if self.read_only else self._maximal_isr(leader):
+        for node in self.decided(self._decisions.hint()).isr if self.read_only else self._maximal_isr(leader):
             if node == leader.node:
                 continue
             if (follower := self.reached(node)) is not None:
@@ -76,7 +76,7 @@ class PartitionReplicas(Leaders):
     def unloaded(self) -> dict[int, EmbedlogError]:
         """The members of the decided ISR whose directory is usable, and whose replica cannot be loaded."""
         found: dict[int, EmbedlogError] = {}
-        for node in self._decided(self._decisions.hint()).isr:
+        for node in self.decided(self._decisions.hint()).isr:
             member = self._directories.get(node)
             try:
                 if member is not None:
@@ -171,8 +171,9 @@ class PartitionReplicas(Leaders):
         if replica.role != replication.ROLE_LEADER:
             raise NotLeader
         until = self._directories.lock_deadline(deadline_ns)
-        followers = []
+        followers, others = [], replica.maximal_isr
         for node, slot in self._directories.slots().items():
+            others &= ~(1 << slot)
             if node == leader.node or not replica.maximal_isr >> slot & 1:
                 continue
             member = self.usable(node)
@@ -187,7 +188,12 @@ class PartitionReplicas(Leaders):
                 followers.append((slot, follower.replica))
             except LateFollower:
                 self._leave_late(leader, node, deadline_ns)
-        return leader.partition.replica.commit(followers, leader.epoch, until)
+        if others:
+            self.learn(self.decided(self._decisions.hint()))
+        high_watermark = leader.partition.replica.commit(followers, leader.epoch, until)
+        if high_watermark < end:
+            check_copied((follower for _, follower in followers), until)
+        return high_watermark
 
     def _leave_late(self, leader: Leader, node: int, deadline_ns: int) -> None:
         """Remove a member that does not catch up, although its directory answers (PARTITIONREPLICAS-4)."""
@@ -233,7 +239,7 @@ class PartitionReplicas(Leaders):
         """The facts of an error about the size of the ISR."""
         isr = tuple(node for node, slot in self._directories.slots().items() if replica.decided_isr >> slot & 1)
         state = self._decisions.hint()
-        decided = self._decided(state)
+        decided = self.decided(state)
         away = {node: self._reason(node) for node in decided.replicas if node not in isr or self._directories.get(node) is None}
         required = replica.min_in_sync if replica.min_in_sync != UNSETTLED else state.required(decided)
         return {
@@ -247,7 +253,7 @@ class PartitionReplicas(Leaders):
         """Commit what was appended with `acks=1`, and let replicas outside the ISR catch up and join, except for those that wait
         (REPLICA-25).
         """
-        decided, changes = self._decided(self._decisions.hint()), self._directories.changes
+        decided, changes = self.decided(self._decisions.hint()), self._directories.changes
         leader = self.leader(deadline_ns, wait=False)
         try:
             self._commit_rest(leader, deadline_ns, wait=False)
@@ -283,7 +289,7 @@ class PartitionReplicas(Leaders):
         if member is None or member.directory is None:
             return False
         with suppress(EmbedlogError):
-            return not member.directory.is_loaded(*self._place, self._decisions.hint())
+            return not member.directory.is_loaded(self.topic, self.number)
         return False
 
     def spread(self, leader: Leader, deadline_ns: int) -> None:
@@ -338,7 +344,7 @@ class PartitionReplicas(Leaders):
         """Remove a failed replica from the ISR: the decision first, then the page (REPLICA-5). `lost`: from the ELR, too."""
 
         def event(state: State, offset: int) -> AlterIsr:
-            decided = self._decided(state)
+            decided = self.decided(state)
             isr = tuple(each for each in decided.isr if each != node)
             gone = frozenset({node} if lost else ())
             return AlterIsr(self._place, leader.epoch, decided.partition_epoch, isr, lost=gone)
@@ -354,7 +360,7 @@ class PartitionReplicas(Leaders):
         with leader.partition.replica.exclusive(deadline_ns):  # after this no earlier join is in progress
             leads = self.leads(leader)
         state = self._decisions.settle(deadline_ns)
-        decided, member = self._decided(state), self._directories.get(node)
+        decided, member = self.decided(state), self._directories.get(node)
         if not leads or self.is_member(leader, node) or node in (*decided.isr, *decided.elr) or node not in decided.replicas:
             raise LeaderChanged
         if member is None or member.directory is None:
@@ -384,10 +390,7 @@ class PartitionReplicas(Leaders):
         return self._install_in(leader, found.state, deadline_ns)
 
     def _install_in(self, leader: Leader, state: State, deadline_ns: int) -> bool:
-        decided, slots = self._decided(state), self._directories.slots()
-        isr = sum(1 << slots[node] for node in decided.isr)
-        wanted = Decision(decided.leader, decided.leader_epoch, decided.partition_epoch, isr, state.required(decided))
-        return leader.partition.replica.lead(wanted, deadline_ns)
+        return leader.partition.replica.lead(decision_of(self.decided(state), state), deadline_ns)
 
     def join(self, leader: Leader, node: int, deadline_ns: int) -> bool:
         """Copy to a replica outside the ISR, and add it: the page first, then the decision (REPLICA-6).
@@ -413,9 +416,9 @@ class PartitionReplicas(Leaders):
             if self.rise_to(follower, leader.epoch, deadline_ns):
                 raise LeaderChanged
             copy(leader, follower, leader.partition.published().log_end, deadline_ns, compared=True)
-            decided = self._decided(self._decisions.hint())
-            slot = self._directories.slots()[node]
-            if not leader.partition.replica.join(follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns):
+            state = self._decisions.hint()
+            decided, slot, replica = self.decided(state), slot_of(state, node), leader.partition.replica
+            if slot is None or not replica.join(follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns):
                 return False
             event = AlterIsr(self._place, leader.epoch, decided.partition_epoch, (*decided.isr, node), {node: member.incarnation})
             joined = self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up")

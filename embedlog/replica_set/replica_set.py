@@ -112,14 +112,14 @@ class ReplicaSet:
 
     def partition(self, name: str, number: int) -> ReplicatedPartition:
         """The partition of a topic that `topics` has. Raises UnknownTopicOrPartitionError."""
-        topic = self.topics.live(name)
+        topic, topic_id = self.topics.identified(name)
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if not 0 <= number < topic.partitions:
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} has no partition {number}", expected=f"0 to {topic.partitions - 1}", found=number
             )
-        place = self.topics.topic_id(name), number
+        place = topic_id, number
         found = self._partitions.get(place)
         if found is None:
             replicas = self.replicas(place, name)
@@ -129,14 +129,12 @@ class ReplicaSet:
 
     def nearby(self, name: str, number: int, rack: str) -> NearbyPartition:
         """The partition for one consumer in a rack. Raises UnknownTopicOrPartitionError."""
-        self.partition(name, number)
-        replicas = self.replicas((self.topics.topic_id(name), number), name)
+        replicas = self.replicas(self.partition(name, number).place, name)
         return NearbyPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open, rack)
 
     def copied(self, name: str, number: int) -> CopiedPartition:
         """The partition for a copy of its files. Raises UnknownTopicOrPartitionError."""
-        self.partition(name, number)
-        replicas = self.replicas((self.topics.topic_id(name), number), name)
+        replicas = self.replicas(self.partition(name, number).place, name)
         return CopiedPartition(replicas, lambda: self._topic_config(name), self._config.lock_timeout_ms, self._check_open)
 
     def settings_of(self, topic: Topic) -> Mapping[str, str]:

@@ -99,8 +99,9 @@ class ReplicatedPartition(LedPartition):
 
     def note_direct(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
         """As `Partition.note_direct`, for the leader of `direct_target`."""
-        if self._leader is not None:
-            self._leader.partition.note_direct(stamp, next_sequence, seen)
+        leader = self._leader  # another thread may forget it
+        if leader is not None:
+            leader.partition.note_direct(stamp, next_sequence, seen)
 
     def seen_plain(self, stamp: Stamp) -> int:
         """As `Partition.seen_plain`, of the present leader only (REPLICA-16)."""
@@ -198,7 +199,7 @@ class ReplicatedPartition(LedPartition):
             self._leader = None
             if not committed_in(self._led(until), leader.epoch, end - 1):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
-            self._commit(end, until)
+            self._commit_in_time(end, until)
 
     def _committed(self, leader: Leader, end: int, until: int) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's log, and must not be repeated.
@@ -228,7 +229,16 @@ class ReplicatedPartition(LedPartition):
     def confirm(self, end: int) -> None:
         """Commit the records below `end`, so that they can be acted on (REPLICA-22)."""
         if self.published().high_watermark < end:
-            self._commit(end, self.deadline())
+            self._commit_in_time(end, self.deadline())
+
+    def _commit_in_time(self, end: int, until: int) -> None:
+        """As `_committed`, at whatever replica leads."""
+        while True:
+            try:
+                return self._committed(self._led(until), end, until)
+            except LeaderChanged:
+                self._leader = None
+            self._check_deadline(until)
 
     def _enter(self, stack: contextlib.ExitStack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader changes."""

@@ -76,11 +76,11 @@ class SetDirectory:
             self._made.update((topic_id, each) for each in topic.here if each not in known)
         return self.log_directory.partition_of(topic, number)
 
-    def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
+    def is_loaded(self, topic: str, number: int) -> bool:
         """Whether the partition may have records since its orderly close: it is open here, or not closed in order."""
-        name, directory = state.topics[topic_id].name, self.log_directory
-        marked = directory.path / file_names.partition_name(name, number) / file_names.DIRTY
-        return (name, number) in directory.partitions or files.exists(marked)
+        directory = self.log_directory
+        marked = directory.path / file_names.partition_name(topic, number) / file_names.DIRTY
+        return (topic, number) in directory.partitions or files.exists(marked)
 
     def was_made(self, topic_id: UUID, number: int) -> bool:
         """Whether this opening has made the partition here, so that nothing of it was lost (SETDIRECTORY-4)."""

@@ -12,6 +12,7 @@ SETMEMBERS-5  a registration by another process shows that a directory was repla
 SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. This needs all
     opened directories at their recorded paths: a copy of the whole set must not use directories of the first one
 SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted
+SETMEMBERS-8  a directory that another process added is opened before its first use. A reader registers nothing
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ class SetMembers:
             lag_time_ms=config.replica_lag_time_max_ms,
             rates=(config.leader_replication_throttled_rate, config.follower_replication_throttled_rate),
         )  # fmt: skip
+        self.directories.follow = self.tend
         if self._read_only:
             self._use_registered(state)
             return
@@ -341,9 +343,8 @@ class SetMembers:
 
         `by_hand`: without waiting for the end of the pauses.
         """
-        if self._read_only:
-            return
-        self._renew_copies()
+        if not self._read_only:
+            self._renew_copies()
         state, now_ns = self.decisions.hint(), system.boot_ns()
         failed = [each for each in self.directories if each.problem is not None]
         if state is self._state and not failed and not self._unregistered:
@@ -351,6 +352,8 @@ class SetMembers:
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
             self._follow(state)
             for each in list(self.directories):
+                if self._read_only and each.directory is not None:
+                    continue  # it is used again after its pause
                 registered = state.nodes.get(each.node)
                 due = each.problem is not None and (by_hand or now_ns >= each.retry_ns)
                 replaced = registered is not None and registered.incarnation != each.incarnation
@@ -438,8 +441,9 @@ class SetMembers:
             raise
         self._take(opened)
         self.decisions.attach(opened.copy)
-        self._unregistered.add(node)
         self.directories.put([self._usable(opened, state)])
         self._use_registered(state)
-        logger.warning("the directory %s of node %d is back", path, node)
-        self._register_again()
+        logger.warning("the directory %s of node %d is usable", path, node)
+        if not self._read_only:
+            self._unregistered.add(node)
+            self._register_again()

@@ -5,7 +5,7 @@ SETTOPICS-1  the topics are those of the newest state that one copy of the decis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -25,8 +25,7 @@ class SetTopics:
         self._hint = hint
         self.settings_changed: Callable[[], None] = lambda: None  # called after the settings of a topic changed
         self._state: State | None = None
-        self._topics: dict[str, Topic] = {}
-        self._ids: dict[str, UUID] = {}
+        self._topics: dict[str, tuple[Topic, UUID]] = {}  # replaced as a whole, so that both are of one state
 
     def has_changed(self) -> bool:
         """Whether a decision changed a topic since the last `refresh`."""
@@ -37,24 +36,23 @@ class SetTopics:
         state = self._hint()
         if state is self._state:
             return False
-        found = {topic.name: topic_id for topic_id, topic in state.topics.items()}
-        before = self._topics
-        self._topics = {name: topic_of(state, topic_id) for name, topic_id in found.items()}
-        self._ids, self._state = found, state
-        if {name: topic.config for name, topic in before.items()} != {name: topic.config for name, topic in self._topics.items()}:
+        before, found = self._topics, {topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()}
+        self._topics, self._state = found, state
+        if _settings(before) != _settings(found):
             self.settings_changed()
         return True
 
-    def topic_id(self, name: str) -> UUID:
-        """The id of a topic that `live` returned."""
-        return self._ids[name]
-
     def get(self, name: str) -> Topic | None:
         """The topic; None if there is none with this name."""
-        return self._topics.get(name)
+        found = self._topics.get(name)
+        return None if found is None else found[0]
 
     def live(self, name: str) -> Topic:
         """The topic. Raises UnknownTopicOrPartitionError, with similar names."""
+        return self.identified(name)[0]
+
+    def identified(self, name: str) -> tuple[Topic, UUID]:
+        """As `live`, with its id."""
         found = self._topics.get(name)
         if found is None:
             near = nearest(name, list(self._topics))
@@ -72,4 +70,8 @@ class SetTopics:
 
     def all(self) -> list[Topic]:
         """Every topic by name."""
-        return [topic for _, topic in sorted(self._topics.items())]
+        return [topic for _, (topic, _) in sorted(self._topics.items())]
+
+
+def _settings(topics: Mapping[str, tuple[Topic, UUID]]) -> dict[str, Mapping[str, str]]:
+    return {name: topic.config for name, (topic, _) in topics.items()}

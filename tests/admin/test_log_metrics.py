@@ -9,7 +9,8 @@ from pathlib import Path
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog.admin.log_metrics import report
+from embedlog.admin.log_metrics import _is_undecided, report
+from embedlog.replica_description import ReplicaDescription, ReplicatedPartitionDescription
 from embedlog.storage import file_names
 from tests.support.producer_helpers import wait_until
 
@@ -156,3 +157,16 @@ def test_waits_for_the_append_lock_of_another_process_are_timed(tmp_path: Path) 
         assert found["Count"] == 1
         assert 0 < found["Max"] <= found["Mean"]  # the mean is of the whole wait, which had several parts
         assert log.metrics()["AppendLockWaitRateAndTimeMs"]["Max"] == found["Max"]
+
+
+def test_groups_are_left_out_while_their_last_decisions_wait_for_more_replicas() -> None:
+    """A read of them would wait for `lock.timeout.ms`."""
+    copies = (ReplicaDescription(1, "", log_end=7), ReplicaDescription(2, "", log_end=9))
+    each = ReplicatedPartitionDescription(
+        "__consumer_offsets", 3, "OnlinePartition", 1, 4, 5, (1, 2, 3), (1,), min_in_sync=2, high_watermark=6, copies=copies
+    )
+    assert _is_undecided(each)
+    assert not _is_undecided(replace(each, high_watermark=7))
+    assert not _is_undecided(replace(each, isr=(1, 2)))
+    assert _is_undecided(replace(each, high_watermark=None))
+    assert _is_undecided(replace(each, state="OfflinePartition", leader=-1))

@@ -93,7 +93,7 @@ def test_a_deletion_that_was_interrupted_is_completed_before_the_name_is_used_ag
         made(log)
         commit(log)
         members = log._engine.set  # type: ignore[attr-defined]
-        topic_id = members.topics.topic_id("t")
+        topic_id = members.topics.identified("t")[1]
         members.decide(lambda state: DeleteTopic(topic_id))
         assert live(tmp_path / "d1") == ["t-0"]
         made(log)
@@ -104,7 +104,7 @@ def test_a_late_completion_keeps_the_offsets_of_a_newer_topic(tmp_path: Path, mo
     """DELETEDTOPIC-3: another process completed the deletion and created the topic again meanwhile."""
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
-        topic_id = log._engine.set.topics.topic_id("t")  # type: ignore[attr-defined]
+        topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
         log.delete_topic("t")
         made(log)
         commit(log)

@@ -73,7 +73,7 @@ class Disk:
         self.check()
         return cast("Partition", Breakable(self, self.log._engine.partition("t", place[1])))
 
-    def is_loaded(self, topic_id: UUID, number: int, state: State) -> bool:
+    def is_loaded(self, topic: str, number: int) -> bool:
         return True
 
     def was_made(self, topic_id: UUID, number: int) -> bool:

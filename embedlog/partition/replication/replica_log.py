@@ -21,7 +21,7 @@ from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
 from embedlog._native.system import Published
-from embedlog.errors import LockTimeoutError, StorageError
+from embedlog.errors import LockTimeoutError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.format.record_columns import batch_dtype
 from embedlog.partition.append_lock import AppendLock
@@ -44,6 +44,7 @@ __all__ = [
 ]  # fmt: skip
 
 EpochEnd = Callable[[int], tuple[int, int]]
+LAST_READS = 8  # of a last batch, while the log is cut
 
 
 class Decision(NamedTuple):
@@ -222,6 +223,19 @@ class ReplicaLog:
     def last_epoch(self, now: Published, replica: Replica) -> int:
         """The epoch of the last batch of what `published` returned, -1 without one. Raises CorruptRecordError."""
         return self._epochs.of_last_batch(now, replica)
+
+    def last_shown(self) -> tuple[Published, Replica, int]:
+        """As `published`, with the epoch of the last batch. The page is read again if the log was cut during that.
+
+        Raises CorruptRecordError; StorageError if each of several reads met a cut.
+        """
+        for _ in range(LAST_READS):
+            now, replica = self.published()
+            with contextlib.suppress(OffsetOutOfRangeError):  # the log ends earlier now
+                epoch = self.last_epoch(now, replica)
+                if self.published()[0].generation == now.generation:
+                    return now, replica, epoch
+        raise StorageError("the log was cut during each read of its last batch", path=self._state.path)
 
     # ---- copies ----------------------------------------------------------------------------------
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.partition import epoch_file
 from embedlog.partition.partition import Partition
+from embedlog.partition.replication.replica_epochs import ReplicaEpochs
 from embedlog.storage import checkpoints, file_names, files
 from tests.support import replica_logs
 from tests.support.stamped_batches import run_of
@@ -108,3 +110,43 @@ def test_no_epoch_above_that_of_the_page_is_believed(tmp_path: Path) -> None:
         follower = replica._replace(role=ROLE_FOLLOWER)
         with contextlib.suppress(CorruptRecordError):  # by the batch
             assert partition.replica.last_epoch(now, follower) == 4
+
+
+def test_what_an_election_sees_is_read_again_if_the_log_is_cut_meanwhile(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch before the old log end is gone: the read of it was an error of the caller."""
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.fill(partition, rng, epochs=2)
+        partition.replica.follow(3, 13, lambda epoch: (epoch, partition.published().log_end))
+        stored, cuts = ReplicaEpochs._stored_last, list[int]()
+
+        def cutting(self: ReplicaEpochs, now: Any) -> int | None:
+            if not cuts:
+                cuts.append(now.log_end)
+                with partition.replica.exclusive() as held:
+                    held.truncate(1)
+                return None
+            return stored(self, now)
+
+        monkeypatch.setattr(ReplicaEpochs, "_stored_last", cutting)
+        partition.replica._epochs._last = (-1, -1), -1
+        now, _, epoch = partition.replica.last_shown()
+        assert cuts
+        assert now.log_end == partition.published().log_end < cuts[0]
+        assert epoch == partition.replica.last_epoch(*partition.replica.published())
+
+
+def test_a_log_that_is_cut_at_each_look_is_an_error_of_its_directory(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.fill(partition, rng, epochs=1)
+
+        def gone(self: ReplicaEpochs, now: Any, replica: Any) -> int:
+            raise OffsetOutOfRangeError("no such offset")
+
+        monkeypatch.setattr(ReplicaEpochs, "of_last_batch", gone)
+        with pytest.raises(StorageError, match="was cut") as caught:
+            partition.replica.last_shown()
+        assert caught.value.path == str(partition.path)
