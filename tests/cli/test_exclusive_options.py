@@ -65,6 +65,7 @@ GROUPS = [
     ("transactions", "--open", "--find-hanging"), ("configs", "--describe", "--alter"), ("replicas", "--verify", "--repair"),
     ("mirror", "--group", "--groups"), ("elect", "--topic", "--all-topic-partitions"),
     ("consume", "--offset", "--from-beginning"),
+    ("delete-records", "--partition", "--all-partitions"), ("delete-records", "--partition", "--offset-json-file"),
     ("delete-records", "--topic", "--offset-json-file"), ("dump", "--offsets-decoder", "--transaction-log-decoder"),
 ]  # fmt: skip
 

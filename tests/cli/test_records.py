@@ -225,6 +225,14 @@ def test_an_absent_topic_or_partition_is_not_found(events: Callable[..., Any]) -
         assert events(*arguments).status == 1, arguments
 
 
+@pytest.mark.parametrize("verb", ["cat", "consume", "tail", "grep"])
+def test_an_absent_partition_is_an_error(filled: Callable[..., Any], verb: str) -> None:
+    """A list with one absent partition, also beside present ones: nothing is printed."""
+    refused = filled(verb, *(["."] if verb == "grep" else []), "events", "-p", "0,5")
+    assert (refused.status, refused.out) == (2 if verb == "grep" else 1, "")
+    assert "expected 0 to 0, found 5" in refused.err
+
+
 def test_query_prints_offsets_of_times(filled: Callable[..., Any]) -> None:
     found = filled("query", "-t", "events:0:1004", "-t", "events:0:9999")
     assert (found.status, found.out) == (0, "events [0] offset 4\nevents [0] offset -1\n")

@@ -82,6 +82,39 @@ def test_a_hostile_request_is_refused(filled: Callable[..., Any], tmp_path: Path
     assert filled("offsets", "--time", "earliest").out == "events:0:0\n"
 
 
+@pytest.fixture
+def wide(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with a topic of three partitions, which have one record each."""
+    assert run("topics", "--create", "--topic", "wide", "--partitions", "3").status == 0
+    for number in ("0", "1", "2"):
+        assert run("produce", "-t", "wide", "-p", number, stdin=b"x\n").status == 0
+    return run
+
+
+def starts(run: Callable[..., Any]) -> str:
+    return " ".join(run("offsets", "--topic", "wide", "--time", "earliest").out.split())
+
+
+def test_of_several_partitions_one_or_all_are_named(wide: Callable[..., Any]) -> None:
+    refused = wide("delete-records", "-t", "wide", "--before-offset", "-1")
+    assert (refused.status, refused.out) == (2, "")
+    assert "--partition: wide has the partitions 0,1,2: give one of them, or --all-partitions" in refused.err
+    assert starts(wide) == "wide:0:0 wide:1:0 wide:2:0"
+    assert wide("delete-records", "-t", "wide", "-p", "1", "--before-offset", "-1").out == "partition: wide-1\tlow_watermark: 1\n"
+    assert starts(wide) == "wide:0:0 wide:1:1 wide:2:0"
+    done = wide("delete-records", "-t", "wide", "--all-partitions", "--before-offset", "-1", "--json")
+    assert [(each["partition"], each["low_watermark"]) for each in json.loads(done.out)] == [(0, 1), (1, 1), (2, 1)]
+    assert starts(wide) == "wide:0:1 wide:1:1 wide:2:1"
+
+
+def test_an_absent_partition_deletes_nothing(wide: Callable[..., Any]) -> None:
+    refused = wide("delete-records", "-t", "wide", "-p", "3", "--before-offset", "-1")
+    assert (refused.status, refused.out) == (1, "")
+    assert wide("delete-records", "-t", "absent", "--before-offset", "-1").status == 1
+    assert wide("delete-records", "-t", "wide", "--all-partitions", "--before-offset", "9").status == 1
+    assert starts(wide) == "wide:0:0 wide:1:0 wide:2:0"
+
+
 def test_an_offset_outside_of_the_log_deletes_nothing(filled: Callable[..., Any]) -> None:
     assert filled("delete-records", "--topic", "events", "--before-offset", "9").status == 1
     assert filled("delete-records", "--topic", "events").status == 2

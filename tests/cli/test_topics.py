@@ -92,6 +92,14 @@ def test_offsets_are_printed_as_kafka_does(timed: Callable[..., Any], arguments:
     assert [f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found] == expected.split()
 
 
+def test_a_partition_that_no_topic_has_is_an_error(timed: Callable[..., Any]) -> None:
+    refused = timed("offsets", "--partitions", "0,5,1,7")
+    assert (refused.status, refused.out) == (1, "")
+    assert "no topic that matches has such a partition: expected 0,1, found 5,7" in refused.err
+    assert timed("offsets", "--topic", "b", "--partitions", "0,1").status == 1
+    assert timed("offsets", "--partitions", "0,1").out == "a:0:4\na:1:0\nb:0:0\n"
+
+
 def test_offsets_of_nothing_are_an_error(timed: Callable[..., Any]) -> None:
     assert timed("offsets", "--topic", "absent").status == 1
     assert timed("offsets", "--time", "soon").status == 2

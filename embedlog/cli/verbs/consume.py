@@ -162,15 +162,13 @@ def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
 
 def _limits(log: Log, consumer: Consumer[Any, Any], reading: Reading) -> Span:
     """The partitions to read, which are assigned, with their first offsets and ends."""
+    given = None if reading.partitions is None else list(dict.fromkeys(reading.partitions))
     tps = [
-        TopicPartition(topic, each.partition)
+        TopicPartition(topic, number)
         for topic in reading.topics
-        for each in log.describe_topic(topic).partitions
-        if reading.partitions is None or each.partition in reading.partitions
+        for number in ([each.partition for each in log.describe_topic(topic).partitions] if given is None else given)
     ]
-    if not tps:
-        raise embedlog.UnknownTopicOrPartitionError("no such partition", found=reading.partitions)
-    consumer.assign(tps)
+    consumer.assign(tps)  # refuses an absent partition
     found = span(consumer, tps, reading.positions, reading.default)
     return Span(found.starts, (consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends)
 

@@ -1,6 +1,7 @@
 """Contains the verb `delete-records`, with the file and the lines of kafka-delete-records.
 
 DELETERECORDS-1  the whole request is checked before any record is deleted
+DELETERECORDS-2  of several partitions, one or all are named: no partition is chosen silently
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, TextIO
 
 import click
 
-from embedlog import TopicPartition
+from embedlog import Log, TopicPartition
 from embedlog.cli.arguments import topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
@@ -18,23 +19,31 @@ from embedlog.cli.output import document
 _FORM = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}'
 
 
-@verb(exclusive=[("--offset-json-file", "--topic")])
+_EXCLUSIVE = [("--offset-json-file", each) for each in ("--topic", "--partition", "--all-partitions")]
+_EXCLUSIVE.append(("--partition", "--all-partitions"))
+SHOWN = 10  # partitions in an error
+
+
+@verb(exclusive=_EXCLUSIVE)
 @click.option("--offset-json-file", type=click.File("r", encoding="utf-8"), metavar="FILE", help=f"{_FORM}; - is standard input.")
 @topic_option(help="The topic, instead of a file.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), default=0, help="Its partition.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Its partition; required if it has several.")
+@click.option("--all-partitions", is_flag=True, help="All partitions of the topic.")
 @click.option("--before-offset", type=click.IntRange(min=-1), help="The first offset that remains; -1 deletes all records.")
-def delete_records(offset_json_file: TextIO | None, topic: str | None, partition: int, before_offset: int | None) -> int:
+def delete_records(
+    offset_json_file: TextIO | None, topic: str | None, partition: int | None, all_partitions: bool, before_offset: int | None
+) -> int:  # fmt: skip
     """Delete the records before an offset of partitions.
 
     JSON: a list of {"topic", "partition", "low_watermark"}.
     """
     if (offset_json_file is None and topic is None) or (topic is None) != (before_offset is None):
         raise click.UsageError("give --offset-json-file, or --topic and --before-offset")
-    if offset_json_file is not None:
-        wanted = _wanted(offset_json_file)
-    else:
-        wanted = {TopicPartition(str(topic), partition): int(before_offset or 0)}
+    wanted = {} if offset_json_file is None else _wanted(offset_json_file)
     with open_log(read_only=False) as log:
+        if topic is not None:
+            numbers = _all(log, topic, alone=not all_partitions) if partition is None else [partition]
+            wanted = {TopicPartition(topic, number): int(before_offset or 0) for number in numbers}
         starts = log.delete_records(wanted)
     if current().json:
         document([{"topic": tp.topic, "partition": tp.partition, "low_watermark": start} for tp, start in sorted(starts.items())])
@@ -42,6 +51,15 @@ def delete_records(offset_json_file: TextIO | None, topic: str | None, partition
         for tp, start in sorted(starts.items()):
             click.echo(f"partition: {tp.topic}-{tp.partition}\tlow_watermark: {start}")
     return 0
+
+
+def _all(log: Log, topic: str, *, alone: bool) -> list[int]:
+    """The partitions of a topic. Raises UsageError if there are several and one is needed."""
+    numbers = [each.partition for each in log.describe_topic(topic).partitions]
+    if alone and len(numbers) > 1:
+        shown = ",".join(map(str, numbers[:SHOWN])) + ("" if len(numbers) <= SHOWN else ",…")
+        raise click.UsageError(f"--partition: {topic} has the partitions {shown}: give one of them, or --all-partitions")
+    return numbers
 
 
 def _wanted(file: TextIO) -> dict[TopicPartition, int]:

@@ -10,7 +10,7 @@ import re
 import click
 
 import embedlog
-from embedlog import Consumer, TopicPartition
+from embedlog import Consumer, Log, TopicPartition
 from embedlog.cli.arguments import matching, numbers, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
@@ -48,6 +48,7 @@ def offsets(
         else:
             wanted = None if partitions is None else numbers(partitions, "--partitions")
             known = set(matching(names, topic))
+            _check(wanted, {tp.partition for tp in tps if tp.topic in known}, log)
             chosen = {tp for tp in tps if tp.topic in known and (wanted is None or tp.partition in wanted)}
         if not chosen:
             raise embedlog.UnknownTopicOrPartitionError("no partition matches", path=log.path)
@@ -58,6 +59,15 @@ def offsets(
     else:
         click.echo("".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in found.items()), nl=False)
     return readable.status(True)
+
+
+def _check(wanted: list[int] | None, present: set[int], log: Log) -> None:
+    """Raises UnknownTopicOrPartitionError for numbers that no topic has."""
+    absent = [number for number in wanted or () if number not in present]
+    if present and absent:
+        expected, found = (",".join(map(str, numbers)) for numbers in (sorted(present), absent))
+        text = "no topic that matches has such a partition"
+        raise embedlog.UnknownTopicOrPartitionError(text, path=log.path, expected=expected, found=found)
 
 
 def _moment(text: str) -> int:
