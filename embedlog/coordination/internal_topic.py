@@ -45,6 +45,7 @@ from embedlog.errors import (
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
 from embedlog.storage.call_deadline import Until
+from embedlog.storage.locks import owned
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
@@ -82,7 +83,9 @@ class _Mirror(Generic[V]):
         self.transactional = isinstance(view, TransactionalView)
         self.state = _ReplayState(-1, -1, view)
         self.topics = 1  # the topics' version at the last lookup of the partition; odd: a change was in progress
-        self.mutex = threading.Lock()  # for updates of the position; never held during a wait or a read
+        # For updates of the position; never held during a wait or a read. Reentrant only so that its holder is known: a signal
+        # handler in the midst of an update gets another mirror (`_mirror`), since the update is neither done nor to be repeated.
+        self.mutex = threading.RLock()
 
 
 class Decision(Generic[V]):
@@ -139,7 +142,8 @@ class InternalTopic(Generic[V]):
         self._count = 0
         self._unwritten: set[int] = set()
         self._mirrors: dict[int, _Mirror[V]] = {}
-        self._mutex = threading.Lock()
+        # A signal handler in the midst of a lookup may add a mirror: a partition can have two, of which the later one remains
+        self._mutex = threading.RLock()
 
     # ---- partitions ------------------------------------------------------------------------------
 
@@ -166,6 +170,8 @@ class InternalTopic(Generic[V]):
     def _mirror(self, number: int) -> _Mirror[V]:
         topics = self._host.mapped_topics_version()
         found = self._mirrors.get(number)
+        if found is not None and owned(found.mutex):
+            found = self._mirrors[number] = _Mirror(found.partition, self._make_view)  # begins at the log start
         if found is not None and found.topics == topics and not topics & 1 and not found.partition.closed:
             found.partition.check_open()
             return found  # no topic has changed since the lookup

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from embedlog.errors import FencedError, LockTimeoutError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
 from tests.faults.harness.processes import Nursery
+from tests.support.interrupts import within
 from tests.support.mutants import mutated
 
 NAME = "__transaction_state"
@@ -296,3 +297,44 @@ def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
         held.publish_replaced(held.now._replace(epoch=held.now.epoch + 1))
     assert topic.view(0) is not stale
     assert topic.view(0).values == {b"n": b"1"}
+
+
+# ---- handlers of signals -------------------------------------------------------------------------
+
+
+def test_a_signal_handler_reads_and_decides_while_its_thread_changes_the_view(log: embedlog.Log) -> None:
+    """It interrupts at each record that is applied, also inside an append; its decisions count, and no view loses one."""
+    found: list[object] = []
+    handlers: list[Callable[[], object]] = []
+
+    def interrupt() -> None:
+        if handlers:
+            handler = handlers.pop()
+            found.append(handler())
+
+    class Interrupted(Newest):
+        def apply(self, key: bytes, value: bytes | None) -> None:
+            interrupt()
+            super().apply(key, value)
+            interrupt()
+
+    config = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
+    topic = InternalTopic(log._engine, NAME, partitions=3, config=config, view=Interrupted)
+    other = topic_of(log)
+    other.partition_of("a")
+
+    def whole() -> None:
+        for number in range(1, 4):
+            count_up(other)
+            handlers[:] = [lambda: count_up(topic, key=b"handler"), lambda: topic.view(0).values[b"n"]]
+            assert topic.view(0).values[b"n"] == b"%d" % number
+            assert set(found) == {b"%d" % number, number}
+            assert topic.view(0).values == other.view(0).values
+            found.clear()
+        handlers[:] = [lambda: topic.view(0).values[b"n"]]
+        with topic.deciding(0, soon()) as decision:
+            decision.append([(b"n", b"last")])
+        assert found == [b"last"]
+        assert topic.view(0).values == other.view(0).values == {b"n": b"last", b"handler": b"3"}
+
+    within(20, whole)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -12,18 +11,10 @@ import embedlog
 from embedlog.errors import StateError
 from embedlog.producer import accumulator
 from tests.support import producer_helpers
-from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt, within
 from tests.support.producer_helpers import Stuck, values, wait_until
 
 log, stuck = producer_helpers.log, producer_helpers.stuck
-
-
-def within(seconds: float, call: Callable[[], object]) -> None:
-    """The call must end in that time; it runs on another thread, which would otherwise stop the test."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert not thread.is_alive(), "the call does not end"
 
 
 # ---- the start of the thread ----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import os
 import sys
+import threading
 from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any
@@ -61,3 +62,21 @@ class Interrupt:
             raise KeyboardInterrupt
         sys.settrace(None)
         self._action()
+
+
+def within(seconds: float, call: Callable[[], object]) -> None:
+    """The call must end in that time; it runs on another thread, which would otherwise stop the test. Raises its exception."""
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as problem:  # noqa: BLE001  (raised below)
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "the call does not end"
+    for problem in problems:
+        raise problem
