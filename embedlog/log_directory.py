@@ -71,6 +71,7 @@ class LogDirectory:
         self.preparing: Callable[[bool], None] | None = None  # called under the open lock, before anything is written
         self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config  # of a set: the decided ones
         self._applied: dict[tuple[str, int], Mapping[str, str]] = {}  # settings of the open partitions
+        self._closed_places: set[tuple[str, int]] = set()  # where a partition was closed here, and none is open since
         self._half_deleted = False  # whether the first process found an interrupted deletion
         self._mutex = threading.RLock()
         self._acquired = contextlib.ExitStack()
@@ -252,6 +253,7 @@ class LogDirectory:
                 if topic is None or gone or topic.id_bytes != partition.topic_id:
                     del self.partitions[name, number]
                     self._applied.pop((name, number), None)
+                    self._closed_places.add((name, number))
                     partition.close()
                 elif self._applied.get((name, number)) != (settings := self.settings_of(topic)):
                     partition.apply_config(self._config_of(topic))
@@ -276,6 +278,7 @@ class LogDirectory:
             found = self.partitions.pop((name, number), None)
             self._applied.pop((name, number), None)
             if found is not None:
+                self._closed_places.add((name, number))
                 found.close()
 
     def partition(self, name: str, number: int) -> Partition:
@@ -308,6 +311,9 @@ class LogDirectory:
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
                 settings = dict(self.settings_of(now))
+                if (name, number) in self._closed_places:  # a late reader of the deleted topic may have opened its files again
+                    self._closed_places.discard((name, number))
+                    self.context.handles.forget(str(path))
                 found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(settings))
                 self.partitions[name, number], self._applied[name, number] = found, settings
         return found

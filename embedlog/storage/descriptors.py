@@ -1,7 +1,8 @@
 """A bounded cache of read descriptors, shared by all partitions of an open log.
 
 DESCRIPTOR-1  a descriptor is closed only if it has no user and the cache is full
-DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its descriptor
+DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its descriptor. A file whose open
+    began before is not kept: its directory may have been replaced since
 DESCRIPTOR-3  after `close` nothing is kept: a file that a late reader opens is closed when it releases it
 DESCRIPTOR-4  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
 """
@@ -48,6 +49,7 @@ class Handles:
         )  # the collector can release the file of a lost reader inside of a section of its own thread
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
+        self._forget_count = 0
         self._closed = False
 
     def acquire_kept(self, directory: str, base: int, suffix: str) -> Handle | None:
@@ -81,6 +83,7 @@ class Handles:
                 self._open.move_to_end(key)
                 handle.users += 1
                 return handle
+            forget_count = self._forget_count
         fd = files.open_file(file_names.segment_name(directory, base, suffix), files.READ)
         with self._mutex:
             there = self._open.get(key)
@@ -89,8 +92,8 @@ class Handles:
                 there.users += 1
                 return there
             handle = Handle(self, key, fd)
-            handle.forgotten = self._closed
-            if not self._closed:
+            handle.forgotten = self._closed or self._forget_count != forget_count
+            if not handle.forgotten:
                 self._open[key] = handle
                 self._evict()
             return handle
@@ -151,6 +154,7 @@ class Handles:
     def forget(self, directory: str | None = None) -> None:
         """Close the files of this directory (None: all files); a file in use closes when its last user releases it."""
         with self._mutex:
+            self._forget_count += 1
             for key in [key for key in self._open if directory is None or key[0] == directory]:
                 handle = self._open.pop(key)
                 handle.forgotten = True

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
-from embedlog.storage import file_names
+from embedlog.coordination import topic_directories
+from embedlog.storage import file_names, files
 from embedlog.storage.descriptors import KEPT_DIVISOR, Handles
+from embedlog.topic import Topic
 from tests.faults.harness.processes import until
 
 
@@ -92,3 +95,49 @@ def test_after_the_close_a_file_is_closed_when_its_reader_releases_it(tmp_path: 
         assert os.pread(fd, 1, 0) == b"x"
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_a_file_whose_open_began_before_a_forget_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its directory may have been replaced since: later readers would get the old file."""
+    handles, place, real = Handles(8), directory(tmp_path, 1), files.open_file
+
+    def late(path: str, flags: int) -> int:
+        fd = real(path, flags)
+        handles.forget(place)
+        return fd
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "open_file", late)
+        with handles.acquire(place, 0, ".log") as old:
+            assert Path(f"/proc/self/fd/{old}").exists()
+    assert not open_files(tmp_path)
+    with handles.acquire(place, 0, ".log"):
+        pass
+    assert open_files(tmp_path) == 1
+    handles.forget()
+
+
+def test_a_new_topic_is_not_read_from_a_file_of_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader in another thread may open a file between the close of a partition and the rename of its directory."""
+    retire, late = topic_directories.retire_partition, list[int]()
+
+    def read_late(path: Path, topic: Topic, number: int, *rest: Any) -> None:
+        log._engine.home.refresh_partitions()  # as another thread: the topic is being deleted
+        with log._engine.home.context.handles.acquire(str(path / "t-0"), 0, file_names.LOG):
+            late.append(number)
+        retire(path, topic, number, *rest)
+
+    def sent(log: embedlog.Log, count: int) -> None:
+        with log.producer() as producer:
+            producer.send_batch("t", [b"%d" % n for n in range(count)])
+        assert [record.value for record in log.scan("t").records()] == [b"%d" % n for n in range(count)]
+
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        sent(log, 30)
+        with monkeypatch.context() as patched:
+            patched.setattr(topic_directories, "retire_partition", read_late)
+            log.delete_topic("t")
+        assert late == [0]
+        log.create_topic("t")
+        sent(log, 50)
