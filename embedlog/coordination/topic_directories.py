@@ -95,13 +95,18 @@ def scan_directories(path: Path, known: Mapping[str, Topic] = MappingProxyType({
 
 
 def foreign_name(path: Path, follow_links: bool = False) -> str | None:
-    """A name in a directory that is no partition; None for a partition, and for an empty directory.
+    """A name in a directory that is no partition; None for a partition, and for a directory that is empty or was renamed.
 
     A crash between the creation of a directory and that of its first file leaves it empty.
     """
     if not follow_links and files.is_link(path):
         return None
-    names = files.listing(path)
+    try:
+        names = files.listing(path)
+    except StorageError as problem:
+        if problem.errno != errno.ENOENT:
+            raise
+        return None  # another process deletes the topic
     return names[0] if names and not any(map(file_names.is_of_partition, names)) else None
 
 

@@ -389,7 +389,7 @@ class Partition:
 
     def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
         """The ends of pieces of about `max_bytes` between two offsets, the last one at `end`, or the first `count` of them."""
-        return split_points(self._state, self._segments, self._reader, start, end, max_bytes, count)
+        return split_points(self._segments, self._reader, start, end, max_bytes, count)
 
     def aborted_entries(self, info: SegmentInfo, now: Published) -> Entries:
         """The transaction index of one segment. Raises CorruptRecordError."""

@@ -111,20 +111,16 @@ class Reader:
 
         def found_in(now: Published) -> Fetched:
             if offset < now.log_start or offset > now.log_end:
-                raise OffsetOutOfRangeError(
-                    f"{self._state.name} has no offset {offset}",
-                    path=self._state.path,
-                    expected=f"{now.log_start} to {now.log_end}",
-                    found=offset,
-                )
+                problem, expected = f"{self._state.name} has no offset {offset}", f"{now.log_start} to {now.log_end}"
+                raise OffsetOutOfRangeError(problem, path=self._state.path, expected=expected, found=offset)
             found = self._fetch(offset, self._limit(now, committed, upto, whole), now, max_bytes, pool)
             if committed and len(found.batches):
                 found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, now)
             return found
 
-        return self._consistent(found_in)
+        return self.consistent(found_in)
 
-    def _consistent(self, work: Callable[[Published], T]) -> T:
+    def consistent(self, work: Callable[[Published], T]) -> T:
         """The result of `work` while no file is replaced. Results and errors of other moments are dropped."""
         until, missed = 0, False
         while True:
@@ -132,9 +128,11 @@ class Reader:
             self._state.check_deleted()
             try:
                 found = work(now)
+                self._state.check_deleted()  # else the files may be those of a new topic of this name
                 if self._state.published().generation == now.generation:
                     return found
             except (StorageError, CorruptRecordError) as problem:
+                self._state.check_deleted()
                 gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
                 if self._state.published().generation == now.generation and (missed or not gone):
                     raise
@@ -395,7 +393,7 @@ class Reader:
                     return found
             return None
 
-        return self.points.since(timestamp_ms, committed) or self._consistent(found_in)
+        return self.points.since(timestamp_ms, committed) or self.consistent(found_in)
 
     def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
         for found in self._searched(info, timestamp_ms, now, self._limit(now, committed, None)):

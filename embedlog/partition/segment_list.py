@@ -125,7 +125,7 @@ class SegmentList:
         directory = self._state.path
         bases = [base for base in file_names.bases(files.listing(directory)) if base < now.segment_base]
         found = []
-        for base, following in zip(bases, [*bases[1:], now.segment_base], strict=True):
+        for base, following in pairwise([*bases, now.segment_base]):
             facts = files.facts_of(file_names.segment_path(directory, base))
             if facts is None or following <= now.log_start:
                 continue

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from embedlog._native.system import Published
 from embedlog.partition.reader import Reader
 from embedlog.partition.segment_list import SegmentList
-from embedlog.partition.state import PartitionState
 
 
 class SplitPoint(NamedTuple):
@@ -22,7 +22,7 @@ class SplitPoint(NamedTuple):
 
 
 def split_points(
-    state: PartitionState, segments: SegmentList, reader: Reader, start: int, end: int, max_bytes: int, count: int | None = None
+    segments: SegmentList, reader: Reader, start: int, end: int, max_bytes: int, count: int | None = None
 ) -> list[SplitPoint]:
     """The ends of the first `count` pieces between two offsets, of all without it; none if the range is empty.
 
@@ -30,8 +30,12 @@ def split_points(
     """
     if end <= start:
         return []
-    now = state.published()
-    state.check_deleted()
+    return reader.consistent(lambda now: _points(segments, reader, now, start, end, max_bytes, count))
+
+
+def _points(
+    segments: SegmentList, reader: Reader, now: Published, start: int, end: int, max_bytes: int, count: int | None
+) -> list[SplitPoint]:
     pieces = _Pieces(start, end)
     for info in segments.since(start, now):
         if info.base >= end:

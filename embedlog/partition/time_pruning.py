@@ -19,6 +19,7 @@ from embedlog.format.record_columns import OFFSET_MAX
 from embedlog.storage import file_names
 
 if TYPE_CHECKING:
+    from embedlog._native.system import Published
     from embedlog.partition.reader import Reader
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState
@@ -36,13 +37,16 @@ class TimePruning:
 
         REQUIRES: both offsets were in the log before.
         """
-        now = self._state.published()
-        self._state.check_deleted()
-        for info in reversed(self._segments.since(first, now)):
-            if info.base < last and info.min_timestamp < end_ms:
-                return min(last, max(first, self._end_in(info, max(first, now.log_start), last, end_ms)))
-            last = min(last, info.base)
-        return max(first, last)
+
+        def end_in(now: Published) -> int:
+            bound = last
+            for info in reversed(self._segments.since(first, now)):
+                if info.base < bound and info.min_timestamp < end_ms:
+                    return min(bound, max(first, self._end_in(info, max(first, now.log_start), bound, end_ms)))
+                bound = min(bound, info.base)
+            return max(first, bound)
+
+        return self._reader.consistent(end_in)
 
     def _end_in(self, info: SegmentInfo, first: int, last: int, end_ms: int) -> int:
         """As `end`, within a segment; its end if nothing is proved."""
@@ -73,9 +77,12 @@ class TimePruning:
         """The offset at which a reader continues: after its segment, if that has no record between the times."""
         if start_ms <= 0 and end_ms == OFFSET_MAX:
             return offset
-        now = self._state.published()
-        if not now.log_start <= offset < now.log_end:
-            return offset  # a read at it raises the right error
-        info = self._segments.at(offset, now)
-        outside = 0 <= info.max_timestamp < start_ms or end_ms <= info.min_timestamp
-        return max(offset, info.next_offset) if outside else offset
+
+        def skip_in(now: Published) -> int:
+            if not now.log_start <= offset < now.log_end:
+                return offset  # a read at it raises the right error
+            info = self._segments.at(offset, now)
+            outside = 0 <= info.max_timestamp < start_ms or end_ms <= info.min_timestamp
+            return max(offset, info.next_offset) if outside else offset
+
+        return self._reader.consistent(skip_in)

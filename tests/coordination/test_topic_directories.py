@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -357,3 +358,19 @@ def test_a_lost_registry_is_rebuilt_from_the_directories(tmp_path: Path) -> None
     topic = created(tmp_path)
     (tmp_path / "embedlog.topics").unlink()
     assert registry_changes({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
+
+
+def test_a_partition_that_is_deleted_during_a_scan_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that deletes a topic renames its directories without the housekeeper's lock."""
+    listing = files.listing
+    for name in ("events-0", f"events-1.{'a' * 32}-delete"):
+        (tmp_path / name).mkdir()
+
+    def late(path: Any) -> list[str]:
+        if Path(path).name == "events-0":
+            (tmp_path / "events-0").rename(tmp_path / f"events-0.{'b' * 32}-delete")
+        return listing(path)
+
+    monkeypatch.setattr(files, "listing", late)
+    far_ms = 1 << 50
+    assert [path.name for path in topic_directories.purge_retired(tmp_path, far_ms, 0)] == [f"events-1.{'a' * 32}-delete"]

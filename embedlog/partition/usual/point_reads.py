@@ -160,7 +160,7 @@ class PointReads:
     def since(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
         """The first visible record with this timestamp or a later one; None if the general reader must find it."""
         now, out = self._state.published(), short_read.placed()
-        info = next(self._segments.reaching(timestamp_ms, now), None)
+        info = self._listed(lambda: next(self._segments.reaching(timestamp_ms, now), None))
         if info is None or info.max_timestamp < timestamp_ms:
             return None
         start = max(info.base, now.log_start)
@@ -239,13 +239,22 @@ class PointReads:
         if now.generation % 2 or not now.log_start <= offset < now.log_end:
             return None
         self._notice(now.generation)
-        info = self._segments.at(offset, now)
+        info = self._listed(lambda: self._segments.at(offset, now))
+        if info is None:
+            return None
         place = _Place(info, source, -1 if info.base == now.segment_base else info.next_offset, now.generation)
         known = {each.info.base: each for each in self._places[-PLACES_MAX:] if each.generation == now.generation}
         known[info.base] = place
         places = tuple(known[base] for base in sorted(known))
         self._places, self._bases = places, tuple(each.info.base for each in places)
         return place
+
+    def _listed(self, search: Callable[[], SegmentInfo | None]) -> SegmentInfo | None:
+        """The result of a search in the list of segments; None also if the list cannot be made, as after a deletion."""
+        try:
+            return search()
+        except StorageError:
+            return None
 
     # ---- reading ---------------------------------------------------------------------------------
 

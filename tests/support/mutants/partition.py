@@ -62,7 +62,7 @@ def _bounded_by_the_file(original, self):
     return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
 
 
-@replaces("mixed_moments", "embedlog.partition.reader:Reader._consistent")
+@replaces("mixed_moments", "embedlog.partition.reader:Reader.consistent")
 def _whatever_was_found(original, self, work):
     return work(self._settled())
 
