@@ -15,6 +15,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from embedlog.cli import standard_streams
+
 OK, NOT_DONE, REFUSED, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
 ALLOCATIONS = 50_000  # between two collections (PROGRAM-3)
 
@@ -24,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     if arguments is None:
         atexit.register(gc.freeze)
+    if not standard_streams.prepare():
+        sys.stderr.write("embedlog: standard output is closed: give it a file, or /dev/null\n")
+        return NOT_DONE
     try:
         import click  # noqa: F401
     except ImportError:

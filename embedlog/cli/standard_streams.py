@@ -1,0 +1,38 @@
+"""Makes standard streams usable that the calling process has closed: Python has None in their place.
+
+STANDARDSTREAMS-1  their descriptors are occupied before any file is opened: a log file as descriptor 1 would get what is printed
+STANDARDSTREAMS-2  a closed input is an error when it is read, a closed error output drops messages
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+
+class _ClosedInput(io.RawIOBase):
+    """An input whose use is an error."""
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError("standard input is closed")
+
+    def readinto(self, buffer: object) -> int:
+        raise OSError("standard input is closed")
+
+
+def prepare() -> bool:
+    """Replace closed streams; False if the output is closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(_ClosedInput()))
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it is open until the process ends)
+    return sys.stdout is not None
