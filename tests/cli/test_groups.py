@@ -144,7 +144,18 @@ def test_offsets_and_groups_are_deleted(grouped: Callable[..., Any], tmp_path: P
      ("--reset-offsets", "--group", "g", "--to-latest"), ("--reset-offsets", "--group", "g", "--to-latest", "--topic", "a:x"),
      ("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--shift-by", "1"),
      ("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--dry-run", "--execute"),
-     ("--reset-offsets", "--group", "g", "--all-topics", "--to-datetime", "soon")],
+     ("--reset-offsets", "--group", "g", "--all-topics", "--to-datetime", "soon"),
+     ("--reset-offsets", "--group", "g", "--all-topics", "--by-duration", "1D"),
+     ("--reset-offsets", "--group", "g", "--all-topics", "--by-duration", "P"),
+     ("--reset-offsets", "--group", "g", "--all-topics", "--to-latest", "--export", "--json")],
 )  # fmt: skip
 def test_an_incomplete_request_is_refused(grouped: Callable[..., Any], arguments: tuple[str, ...]) -> None:
-    assert grouped("groups", *arguments).status == 2
+    refused = grouped("groups", *arguments)
+    assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
+
+
+def test_a_refusal_names_the_expected_form(grouped: Callable[..., Any]) -> None:
+    scope = ("groups", "--reset-offsets", "--group", "g", "--all-topics")
+    assert "--by-duration: expected PnDTnHnMnS such as P1DT12H, found '1D'" in grouped(*scope, "--by-duration", "1D").err
+    assert "--export and --json exclude each other" in grouped(*scope, "--to-latest", "--export", "--json").err
+    assert "--export and --json exclude each other" in grouped("--json", *scope, "--to-latest", "--export").err

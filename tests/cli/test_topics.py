@@ -92,6 +92,19 @@ def test_offsets_are_printed_as_kafka_does(timed: Callable[..., Any], arguments:
     assert [f"{each['topic']}:{each['partition']}:{each['offset']}" for each in found] == expected.split()
 
 
+def test_changes_are_printed_as_json(run: Callable[..., Any]) -> None:
+    for name in ("a.x", "a.y"):
+        run("topics", "--create", "--topic", name)
+    altered = run("topics", "--alter", "--topic", "a\\..", "--partitions", "3", "--json")
+    assert (altered.status, json.loads(altered.out)) == (
+        0, [{"topic": "a.x", "partitions": 3}, {"topic": "a.y", "partitions": 3}],
+    )  # fmt: skip
+    deleted = run("topics", "--delete", "--topic", "a\\..", "--json")
+    assert (deleted.status, json.loads(deleted.out)) == (0, ["a.x", "a.y"])
+    absent = run("topics", "--delete", "--topic", "a\\..", "--if-exists", "--json")
+    assert (absent.status, json.loads(absent.out)) == (0, [])
+
+
 def test_a_partition_that_no_topic_has_is_an_error(timed: Callable[..., Any]) -> None:
     refused = timed("offsets", "--partitions", "0,5,1,7")
     assert (refused.status, refused.out) == (1, "")

@@ -78,6 +78,8 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
     action = action or "list"
     if action != "list" and not ids and not all_groups:
         raise click.UsageError(f"--{action} needs --group or --all-groups")
+    if options["export"] and current().json:
+        raise click.UsageError("--export and --json exclude each other")
     writes = action in ("delete", "delete-offsets") or (action == "reset-offsets" and options["execute"])
     with open_log(read_only=not writes) as log:
         names = log.groups() if all_groups or action == "list" else list(ids)
@@ -225,7 +227,13 @@ def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
     def reset(name: str) -> None:
         to = target if plan is None else plan.get(name, {})
         if plan is None or to:
-            found = log.reset_group_offsets(name, places, to=to, dry_run=not options["execute"])
+            try:
+                found = log.reset_group_offsets(name, places, to=to, dry_run=not options["execute"])
+            except embedlog.ConfigError:
+                if options["by_duration"] is None:
+                    raise
+                text = f"--by-duration: expected PnDTnHnMnS such as P1DT12H, found {options['by_duration']!r}"
+                raise click.UsageError(text) from None
             rows.extend((name, tp, place.offset) for tp, place in sorted(found.items()))
 
     done = _each(names, reset)

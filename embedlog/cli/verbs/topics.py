@@ -45,7 +45,8 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 def topics(action: str | None, topic: str | None, **options: Any) -> int:
     """List (the default), create, describe, alter and delete topics.
 
-    JSON of a list: names. JSON of a description: a list of {"topic", "topic_id", "internal", "config", "partitions":
+    JSON of a list and of --delete: names. JSON of --alter: a list of {"topic", "partitions"}.
+    JSON of a description: a list of {"topic", "topic_id", "internal", "config", "partitions":
     [{"partition", "leader", "replicas", "isr", "log_start_offset", "log_end_offset", "size_bytes"}]}.
     """
     if action in ("create", "alter", "delete") and topic is None:
@@ -66,9 +67,9 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
         elif action == "delete":
             for name in names:
                 log.delete_topic(name)
-        elif current().json:
-            document(names)
-        else:
+        if current().json:
+            document([{"topic": name, "partitions": options["partitions"]} for name in names] if action == "alter" else names)
+        elif action in ("list", None):
             click.echo("".join(f"{name}\n" for name in names), nl=False)
     return 0 if names or options["if_exists"] else 1
 
