@@ -2,11 +2,14 @@
 
 BATCHSEND-1  rows keep their order within a partition; rows without keys stay in one partition, run by run
 BATCHSEND-2  the result is complete when the last run is settled, and fails if any run failed, with the first error
+BATCHSEND-3  no thread waits for another one's bookkeeping (`BatchSend`)
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,8 +67,24 @@ class RunSend:
         self._batch_send.arrived(self._partition, pieces, error, size=self.encoded.size, lost=lost)
 
 
+class _Arrival(NamedTuple):
+    """A change of a `BatchSend`: `runs` more are under way, `size` more bytes are queued, and the result of some rows."""
+
+    runs: int
+    size: int
+    topic: str
+    partition: int = STICK
+    pieces: tuple[tuple[int, int], ...] = ()
+    error: BaseException | None = None
+    lost: int = 0
+
+
 class BatchSend:
-    """All runs of one `send_batch`; completes its promise when the last run is settled and no more will be sent."""
+    """All runs of one `send_batch`; completes its promise when the last run is settled and no more will be sent.
+
+    No thread waits for its lock: a signal handler may interrupt the holder, and wait for the producer's thread. The holder also
+    applies the changes that came meanwhile.
+    """
 
     def __init__(self, topic: str, promise: ProducerBatch, failures: DeliveryFailures) -> None:
         self._topic = topic
@@ -74,7 +93,9 @@ class BatchSend:
         self.row_count = 0  # rows that were queued
         self._lost = 0  # rows that were not written
         self._lost_partition: int | None = None  # the partition of the first lost rows
-        self._changed = threading.Condition()
+        self._arrivals: deque[_Arrival] = deque()
+        self._applying = threading.RLock()  # reentrant only so that its holder is known
+        self._changed = threading.Lock()  # free: something has changed since the last wait
         self._size = 0  # bytes that are queued and not settled
         self._under_way = 1  # runs not settled, plus 1 that finish() removes
         self._places: list[tuple[str, int, int, int]] = []
@@ -83,14 +104,13 @@ class BatchSend:
 
     def leave(self, size: int = 0) -> None:
         """One more run is queued."""
-        with self._changed:
-            self._under_way += 1
-            self._size += size
+        self._apply(_Arrival(1, size, self._topic))
 
     def wait_below(self, size: int, timeout_s: float) -> None:
         """Wait until fewer than `size` bytes are unsettled, or for the timeout."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._size < size, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while self._size >= size and (left_s := deadline - time.monotonic()) > 0:
+            self._changed.acquire(timeout=left_s)
 
     def arrived(
         self,
@@ -103,32 +123,54 @@ class BatchSend:
         lost: int = 0,
     ) -> None:
         """Record the offsets of some rows, or their error. `topic` differs only if an interceptor changed it."""
-        with self._changed:
-            if error is not None and self._error is None:
-                self._error, self._lost_partition = error, None if partition == STICK else partition
-            self._lost += lost
-            self._size -= size
-            self._under_way -= 1
+        self._apply(_Arrival(-1, -size, topic or self._topic, partition, pieces, error, lost))
+
+    def finish(self, error: Exception | None = None, lost: int = 0) -> None:
+        """No further run will be sent; `lost` rows were never queued."""
+        self.arrived(STICK, (), error, lost=lost)
+
+    # ---- changes ---------------------------------------------------------------------------------
+
+    def _apply(self, arrival: _Arrival) -> None:
+        self._arrivals.append(arrival)
+        while self._arrivals and not self._applying._is_owned():  # type: ignore[attr-defined]
+            ended = False
             try:
-                for base, end in pieces:
-                    self._note(topic or self._topic, partition, base, end - base)
-                self._changed.notify()
-            except BaseException as problem:  # no memory: the rows are written, but their offsets are lost
-                self._error = self._error or problem
-                raise
+                if not self._applying.acquire(blocking=False):
+                    return  # its holder looks at the arrivals after the release
+                while self._arrivals:
+                    try:
+                        self._apply_locked(self._arrivals.popleft())
+                    finally:
+                        ended = self._under_way == 0
             finally:
-                if self._under_way == 0:
+                for lock in (self._applying, self._changed):
+                    try:
+                        lock.release()
+                    except RuntimeError:
+                        pass  # not held
+                if ended:
                     self._complete()
+
+    def _apply_locked(self, arrival: _Arrival) -> None:
+        if arrival.error is not None and self._error is None:
+            self._error, self._lost_partition = arrival.error, None if arrival.partition == STICK else arrival.partition
+        self._lost += arrival.lost
+        self._size += arrival.size
+        self._under_way += arrival.runs
+        try:
+            for base, end in arrival.pieces:
+                self._note(arrival.topic, arrival.partition, base, end - base)
+        except BaseException as problem:  # no memory: the rows are written, but their offsets are lost
+            self._error = self._error or problem
+            if not isinstance(problem, Exception):
+                raise
 
     def _complete(self) -> None:
         if self._error is None:
             self._promise.keep(self._places)
         else:
             self._failures.fail(self._promise, self._topic, self._lost_partition, self._error, max(1, self._lost))
-
-    def finish(self, error: Exception | None = None, lost: int = 0) -> None:
-        """No further run will be sent; `lost` rows were never queued."""
-        self.arrived(STICK, (), error, lost=lost)
 
     def _note(self, topic: str, partition: int, base: int, count: int) -> None:
         """Append an entry, or extend the previous one of the partition if the offsets are adjacent.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from functools import partial
 
 import pytest
 
 import embedlog
-from embedlog.errors import StateError
+from embedlog.errors import ClosedError, StateError
 from embedlog.producer import accumulator
 from tests.support import producer_helpers
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt, within
@@ -156,3 +158,31 @@ def test_a_call_of_a_signal_handler_inside_another_call_is_refused_at_once(
         with producer.transaction():
             producer.send("one", b"w")
     assert values(log) == [b"v", b"w"]
+
+
+# ---- columns --------------------------------------------------------------------------------------
+
+
+@OF_THIS_INTERPRETER
+def test_a_signal_handler_may_close_anywhere_in_the_bookkeeping_of_a_batch(log: embedlog.Log) -> None:
+    nth = 0
+    interrupt = None
+    rows = 0
+    while interrupt is None or interrupt.struck is not None:
+        nth += 1
+        producer = log.producer(linger_ms=60_000)
+        futures: list[embedlog.Future] = []
+
+        def send(producer: embedlog.Producer = producer, futures: list[embedlog.Future] = futures) -> None:
+            with contextlib.suppress(ClosedError):
+                futures.append(producer.send_batch("one", [b"v"] * 3))
+
+        interrupt = Interrupt(nth, ("batch_send.py",), producer.close)
+        within(10, partial(interrupt.run, send))
+        producer.close()
+        for future in futures:
+            problem = future.exception(10)
+            assert problem is None or isinstance(problem, ClosedError), interrupt.struck
+            rows += 3 if problem is None else 0
+    assert nth > 20
+    assert len(values(log)) == rows
