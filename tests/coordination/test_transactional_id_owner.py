@@ -9,7 +9,8 @@ import pytest
 
 import embedlog
 from embedlog.coordination.transactions import transactional_id_owner
-from embedlog.errors import FencedError
+from embedlog.errors import ClosedError, FencedError
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 from tests.support.transactional_producers import QUIET, TOPIC, begun, committed, everything
 
 
@@ -63,3 +64,25 @@ def test_of_a_fenced_owner_nothing_is_begun(log: embedlog.Log, other: embedlog.L
     assert everything(log) == []
     with pytest.raises(FencedError):
         zombie.owner.append(log._engine.partition(TOPIC, 0), *gone_in[0][:1])
+
+
+@OF_THIS_INTERPRETER
+def test_a_signal_handler_may_close_the_owner_anywhere_in_init(log: embedlog.Log) -> None:
+    transactions = log._engine.transactions
+    held = set(transactions.liveness._held)
+    nth, refused = 0, 0
+    interrupt = None
+    while interrupt is None or interrupt.struck is not None:
+        nth += 1
+        owner = transactions.owner("id", 60_000)
+        interrupt = Interrupt(nth, ("transactional_id_owner.py",), owner.close)
+        try:
+            interrupt.run(owner.init)
+        except ClosedError:
+            refused += 1
+        owner.close()
+        assert set(transactions.liveness._held) == held, interrupt.struck
+        with pytest.raises(ClosedError):
+            owner.init()
+    assert nth > 5
+    assert refused > 2

@@ -14,6 +14,7 @@ from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery_due
 from embedlog.coordination.transactions.transaction_records import encode_key
 from embedlog.errors import (
+    ClosedError,
     ConfigError,
     CorruptRecordError,
     FencedError,
@@ -157,7 +158,7 @@ def test_a_closed_owner_decides_nothing(log: embedlog.Log) -> None:
     writer.write(b"x")
     writer.owner.close()
     writer.owner.close()
-    with pytest.raises(StateError, match="closed"):
+    with pytest.raises(ClosedError, match="closed"):
         writer.commit()
 
 

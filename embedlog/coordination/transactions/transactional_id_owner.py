@@ -27,7 +27,7 @@ from embedlog.coordination.transactions.transaction_checks import (
     unsynced,
 )
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.errors import EmbedlogError, LockTimeoutError, StateError
+from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, StateError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
@@ -106,6 +106,7 @@ class Owner:
         self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
         self._all = transactions
         self._process_slot: ProcessSlot | None = None
+        self._closed = False
         self._id: tuple[int, int] | None = None
         self._registration_tried = False  # whether a registration was attempted in this transaction
         self._opened: dict[TopicPartition, _Written] = {}
@@ -121,10 +122,22 @@ class Owner:
         return self._id
 
     def close(self) -> None:
-        """Release the process slot: an open transaction then counts as abandoned. Idempotent."""
+        """Release the process slot: an open transaction then counts as abandoned. Idempotent; a signal handler may call it."""
+        self._closed = True
         process_slot, self._process_slot = self._process_slot, None
         if process_slot is not None:
             self._all.liveness.end(process_slot)
+
+    def _slot(self) -> ProcessSlot:
+        """The process slot; taken by the first call. Raises ClosedError."""
+        if self._process_slot is None and not self._closed:
+            self._process_slot = self._all.liveness.begin()
+        if self._closed:
+            self.close()  # it may have come before the slot was known
+        process_slot = self._process_slot
+        if process_slot is None:
+            raise ClosedError(f"transactional id {self.transactional_id!r}: the owner was closed")
+        return process_slot
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -132,25 +145,25 @@ class Owner:
         """Take over the id: fence its previous owner, finish or abort its transaction; returns the outcome of the last
         transaction.
 
-        Raises FencedError if a newer producer took over the id since this one had it, LockTimeoutError, DeadlineError.
+        Raises FencedError if a newer producer took over the id since this one had it, ClosedError, LockTimeoutError,
+        DeadlineError.
         """
         everything, until = self._all, self._all.deadline(deadline_ns)
         everything.host.check_writable()
         everything.recover_if_due(until)
-        if self._process_slot is None:
-            self._process_slot = everything.liveness.begin()
+        self._slot()
         taken = self._without_predecessor(self._take, until)
         self._id = (taken.producer_id, taken.epoch)
         self.begin()
         return taken.outcome
 
     def _take(self, old: Transaction | None) -> Transaction | Refusal:
-        assert self._process_slot is not None
+        process_slot = self._slot()
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
             claimed = self._id is None or self._id == (old.producer_id, old.epoch)
             aborted = machine.abort_abandoned(old, old, new_producer_id(), now()) if claimed else None
             return aborted or Refusal.PRODUCER_FENCED
-        return machine.initialize(old, self._process_slot, self.timeout_ms, new_producer_id(), now(), self._id)
+        return machine.initialize(old, process_slot, self.timeout_ms, new_producer_id(), now(), self._id)
 
     def begin(self) -> None:
         """Begin a transaction, without any effect on the log."""
@@ -245,14 +258,12 @@ class Owner:
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
         """Decide, write the markers, complete. When it returns, read_committed readers see the transaction, or never will.
 
-        Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError. After the last two the same call may be
-        repeated, and after a commit no other one: it may have been decided.
+        Raises FencedError, InvalidTransactionStateError, ClosedError, LockTimeoutError, StorageError. After the last two the same
+        call may be repeated, and after a commit no other one: it may have been decided.
         """
         if not self._registration_tried:
             return
-        until, (producer_id, epoch), process_slot = self._all.deadline(deadline_ns), self._identity(), self._process_slot
-        if process_slot is None:
-            raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
+        until, (producer_id, epoch), process_slot = self._all.deadline(deadline_ns), self._identity(), self._slot()
         if commit:
             commit_begins(self._all.host.interposer, self.transactional_id, until)
             self._sync_data(until)
