@@ -59,9 +59,13 @@ class Administration:
         """Names of all topics, sorted; internal ones (`__consumer_offsets`, …) only if requested."""
         return self._topics.names(include_internal)
 
-    def describe_topic(self, name: str) -> TopicDescription:
-        """A topic's present identity, partitions and own settings. Raises UnknownTopicOrPartitionError."""
-        return self._topics.describe(name)
+    def describe_topic(self, name: str, *, available_only: bool = False) -> TopicDescription:
+        """A topic's present identity, partitions and own settings.
+
+        A partition of a set without a leader raises LeaderNotAvailableError. With `available_only` it is left out, and nothing
+        waits for a leader; `replicas(name)` has all partitions. Raises UnknownTopicOrPartitionError.
+        """
+        return self._topics.describe(name, available_only=available_only)
 
     def create_topic(
         self,

@@ -21,7 +21,13 @@ from embedlog.coordination.groups.group_offset_reset import Target, clamped, par
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
 from embedlog.descriptions.groups import GroupDescription, GroupPartition, MemberDescription
-from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ConfigError,
+    CorruptRecordError,
+    GroupNotFoundError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.topic import check_name
 from embedlog.types import OffsetAndMetadata, TopicPartition, brief, topic_partition, topic_partitions
@@ -79,10 +85,11 @@ class GroupAdmin:
         return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
 
     def _end(self, tp: TopicPartition) -> int | None:
-        """The end of a partition; None if there is no such partition, or if it is damaged and cannot be loaded."""
+        """The end of a partition; None if there is no such partition, if it has no leader, or if it is damaged."""
         try:
-            return int(self._engine.partition(*tp).bounds().high_watermark)
-        except (CorruptRecordError, UnknownTopicOrPartitionError):
+            partition = self._engine.partition(*tp)
+            return int(partition.bounds().high_watermark) if self._engine.is_led(partition) else None
+        except (CorruptRecordError, LeaderNotAvailableError, UnknownTopicOrPartitionError):
             return None
 
     def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:

@@ -21,6 +21,7 @@ from embedlog.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidTopicError,
+    LeaderNotAvailableError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     TopicExistsError,
@@ -54,14 +55,24 @@ class TopicAdmin:
         """As `Log.topics`."""
         return self._engine.topic_names(include_internal)
 
-    def describe(self, name: str) -> TopicDescription:
+    def describe(self, name: str, *, available_only: bool = False) -> TopicDescription:
         """As `Log.describe_topic`."""
         from embedlog.descriptions.topics import PartitionDescription, TopicDescription  # late: to create a topic needs none
 
         self._engine.check_open()
         topic = self._engine.topic(check_name(name))
         here = [self._engine.partition(name, number) for number in topic.numbers if number < topic.partitions]
-        found = [PartitionDescription(each.number, str(each.path), *each.bounds(), size_bytes=each.size_bytes()) for each in here]
+        found = []
+        for each in here:
+            if available_only and not self._engine.is_led(each):
+                continue
+            try:
+                described = PartitionDescription(each.number, str(each.path), *each.bounds(), size_bytes=each.size_bytes())
+            except LeaderNotAvailableError:
+                if not available_only:
+                    raise
+            else:
+                found.append(described)
         return TopicDescription(name, topic.topic_id, tuple(found), topic.config, is_internal(name))
 
     # ---- creation --------------------------------------------------------------------------------

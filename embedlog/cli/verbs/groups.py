@@ -17,7 +17,7 @@ from embedlog import GroupDescription, Log, TopicPartition
 from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
-from embedlog.cli.readable import Readable
+from embedlog.cli.readable import Readable, numbers_of
 from embedlog.cli.reset_plans import exported, imported
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
@@ -100,8 +100,9 @@ def scope(log: Log, given: tuple[str, ...]) -> list[TopicPartition]:
     found = []
     for each in given:
         topic, sign, text = each.partition(":")
-        known = [tp.partition for tp in log.describe_topic(topic).partitions]
-        found += [TopicPartition(topic, number) for number in (numbers(text, "--topic") if sign else known)]
+        named = numbers(text, "--topic") if sign else None
+        known = numbers_of(log, topic, named)
+        found += [TopicPartition(topic, number) for number in (known if named is None else named)]
     return found
 
 

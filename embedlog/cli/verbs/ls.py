@@ -24,7 +24,7 @@ def ls(topics: tuple[str, ...], internal: bool) -> int:
     """
     readable = Readable()
     with open_log() as log:
-        found = list(readable.each(topics or log.topics(include_internal=internal), log.describe_topic))
+        found = list(readable.topics(log, topics or log.topics(include_internal=internal)))
     if topics:
         rows = [{"topic": topic.name, **asdict(each)} for topic in found for each in topic.partitions]
         if current().json:

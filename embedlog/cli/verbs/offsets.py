@@ -1,11 +1,12 @@
 """Contains the verb `offsets`, with the options and the lines of kafka-get-offsets.
 
-OFFSETSVERB-1  a partition without an offset for the time is left out, as in Kafka
+OFFSETSVERB-1  a partition without an offset for the time is left out, as in Kafka. One without a leader is named, too
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import click
 
@@ -41,16 +42,18 @@ def offsets(
     readable = Readable()
     with open_log() as log:
         names = log.topics(include_internal=not exclude_internal_topics)
-        topics = readable.each(names, log.describe_topic)
+        rules = None if topic_partitions is None else [_rule(text, names) for text in topic_partitions.split(",")]
+        known = matching(names, topic) if rules is None else sorted({name for rule in rules for name in rule.topics})
+        topics = readable.topics(log, known)
         tps = [TopicPartition(found.name, each.partition) for found in topics for each in found.partitions]
-        if topic_partitions is not None:
-            chosen = {tp for rule in topic_partitions.split(",") for tp in _ruled(rule, tps)}
+        if rules is not None:
+            chosen = {tp for rule in rules for tp in tps if tp.topic in rule.topics and rule.first <= tp.partition < rule.end}
         else:
             wanted = None if partitions is None else numbers(partitions, "--partitions")
-            known = set(matching(names, topic))
-            _check(wanted, {tp.partition for tp in tps if tp.topic in known}, log)
-            chosen = {tp for tp in tps if tp.topic in known and (wanted is None or tp.partition in wanted)}
-        if not chosen:
+            if readable.whole:
+                _check(wanted, {tp.partition for tp in tps}, log)
+            chosen = {tp for tp in tps if wanted is None or tp.partition in wanted}
+        if not chosen and readable.whole:
             raise embedlog.UnknownTopicOrPartitionError("no partition matches", path=log.path)
         with log.consumer() as consumer:
             found = _offsets(consumer, sorted(chosen), moment)
@@ -80,19 +83,26 @@ def _moment(text: str) -> int:
     return found
 
 
-def _ruled(rule: str, tps: list[TopicPartition]) -> list[TopicPartition]:
-    """The partitions of one rule of `--topic-partitions`."""
-    found = re.fullmatch(r"(?P<topic>[^:]*)(?::(?:(?P<one>\d+)|(?P<first>\d*)-(?P<end>\d*))?)?", rule)
+class _Rule(NamedTuple):
+    """One rule of `--topic-partitions`: topics, and a range of partitions."""
+
+    topics: set[str]
+    first: int
+    end: float
+
+
+def _rule(text: str, names: list[str]) -> _Rule:
+    found = re.fullmatch(r"(?P<topic>[^:]*)(?::(?:(?P<one>\d+)|(?P<first>\d*)-(?P<end>\d*))?)?", text)
     if found is None:
-        raise click.UsageError(f"--topic-partitions: expected REGEX:RANGE, found {rule!r}")
-    names = set(matching({tp.topic for tp in tps}, found["topic"] or None, "--topic-partitions"))
+        raise click.UsageError(f"--topic-partitions: expected REGEX:RANGE, found {text!r}")
+    topics = set(matching(names, found["topic"] or None, "--topic-partitions"))
     first, end = 0, float("inf")
     if found["one"] is not None:
         first = int(found["one"])
         end = first + 1
     elif found["first"] is not None:
         first, end = int(found["first"] or 0), int(found["end"]) if found["end"] else end
-    return [tp for tp in tps if tp.topic in names and first <= tp.partition < end]
+    return _Rule(topics, first, end)
 
 
 def _offsets(consumer: Consumer[bytes, bytes], tps: list[TopicPartition], moment: int) -> dict[TopicPartition, int]:

@@ -102,20 +102,20 @@ def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> i
     }  # fmt: skip
     wanted = [attribute for option, attribute in filters.items() if options[option]]
     readable = Readable()
-    for topic in readable.each(names, log.describe_topic):
+    for topic in readable.topics(log, names):
         name = topic.name
         if options["topics_with_overrides"] and not topic.config:
             continue
-        replicas = {each.partition: each for each in log.replicas(name).partitions if each.topic == name}
+        led = {each.partition: each for each in topic.partitions}
         partitions = [
             {
-                "partition": each.partition, "leader": of.leader if of else None, "replicas": list(of.replicas) if of else None,
-                "isr": list(of.isr) if of else None, "log_start_offset": each.log_start_offset,
-                "log_end_offset": each.log_end_offset, "size_bytes": each.size_bytes,
+                "partition": of.partition, "leader": of.leader, "replicas": list(of.replicas), "isr": list(of.isr),
+                "log_start_offset": each and each.log_start_offset, "log_end_offset": each and each.log_end_offset,
+                "size_bytes": each and each.size_bytes,
             }
-            for each in topic.partitions
-            for of in [replicas.get(each.partition)]
-            if not wanted or (of is not None and any(getattr(of, attribute) for attribute in wanted))
+            for of in log.replicas(name).partitions
+            for each in [led.get(of.partition)]
+            if of.topic == name and (not wanted or any(getattr(of, attribute) for attribute in wanted))
         ]  # fmt: skip
         if partitions or not wanted:
             found.append({"topic": name, "topic_id": topic.topic_id, "internal": topic.internal, "config": dict(topic.config),
