@@ -1,7 +1,7 @@
 """Runs the command line and turns its result into an exit status.
 
 PROGRAM-1  statuses: 0 done, 1 nothing found or not done, 2 refused, 130 interrupted, 141 the reader of the output has ended
-PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback
+PROGRAM-2  an error is one line on standard error; `--debug` shows the traceback. Without a verb, that is the help
 PROGRAM-3  garbage collections are rarer than in other programs: those of a short run find nothing. The end makes none: it
     would visit all that was imported
 """
@@ -56,6 +56,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except click.ClickException as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # absent in 8.1, which prints the help itself
+            error.show()
+            return REFUSED
         if invocation.debug:
             traceback.print_exc()
         place = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""

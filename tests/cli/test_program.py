@@ -103,6 +103,15 @@ def test_a_verb_has_help_and_documented_keys(run: Callable[..., Any], verb: str)
     assert f"`{verb}" in PAGE
 
 
+@pytest.mark.parametrize("words", [(), ("perf",), ("verifiable",)], ids=str)
+def test_without_a_verb_the_help_is_printed_as_it_is(run: Callable[..., Any], words: tuple[str, ...]) -> None:
+    outcome, wanted = run(*words), run(*words, "--help")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert wanted.status == 0
+    assert outcome.err == wanted.out
+    assert outcome.err.count("\n") > 8
+
+
 def test_the_version_is_that_of_the_package(run: Callable[..., Any]) -> None:
     assert run("--version").out == f"embedlog, version {embedlog.__version__}\n"
 
