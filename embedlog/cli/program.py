@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 
 from embedlog.cli import standard_streams
+from embedlog.cli.option_words import in_options
 
 OK, NOT_DONE, REFUSED, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
 ALLOCATIONS = 50_000  # between two collections (PROGRAM-3)
@@ -68,7 +69,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (embedlog.EmbedlogError, OSError) as error:
         if invocation.debug:
             traceback.print_exc()
-        sys.stderr.write(f"embedlog: {error}\n")
+        sys.stderr.write(f"embedlog: {in_options(error)}\n")
         return REFUSED if isinstance(error, _refusals()) else NOT_DONE
 
 

@@ -20,6 +20,7 @@ import click
 from embedlog import EmbedlogError
 from embedlog.cli.arguments import topic_names
 from embedlog.cli.invocation import current, directories, open_log, verb
+from embedlog.cli.option_words import in_options
 from embedlog.cli.output import document
 from embedlog.cli.progress import progress
 from embedlog.cli.ranges import Range, range_of, range_options, topics_of
@@ -69,7 +70,7 @@ def grep(**options: Any) -> int:
     except (EmbedlogError, OSError, BrokenExecutor) as error:
         if current().debug:
             traceback.print_exc()
-        sys.stderr.write(f"embedlog: {error}\n")
+        sys.stderr.write(f"embedlog: {in_options(error)}\n")
         return ERROR
 
 

@@ -16,6 +16,7 @@ import embedlog
 from embedlog import GroupDescription, Log, TopicPartition
 from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names
 from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.option_words import in_options
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable, numbers_of
 from embedlog.cli.reset_plans import exported, imported
@@ -190,7 +191,7 @@ def _each(names: list[str], change: Callable[[str], None]) -> list[str]:
         try:
             change(name)
         except embedlog.EmbedlogError as error:
-            click.echo(f"embedlog: {name}: {error}", err=True)
+            click.echo(f"embedlog: {name}: {in_options(error)}", err=True)
         else:
             done.append(name)
     return done

@@ -1,0 +1,27 @@
+"""Translates the calls that an error of the library names into options of the command line.
+
+OPTIONWORDS-1  each text is one of the library; a remedy that the command line does not have is left out
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OPTIONS: Final = {
+    "exist_ok=True accepts that": "--if-not-exists accepts that",
+    "create_topic() creates it": "topics --create creates it",
+    ", and read_only=True or create=False forbids creating it": "",
+    " (read_only=True needs no write permission)": "",
+    "open all of its directories, or this one with read_only=True or alone=True": "give all of its directories by -d",
+    "elect(topic, partition, unclean=True, node=…)": "elect --election-type unclean --node",
+    "with alter_topic()": "with configs --alter",
+    "which alter_topic() can raise": "which configs --alter can raise",
+}
+
+
+def in_options(error: Exception) -> str:
+    """The text of an error in the words of the command line."""
+    text = str(error)
+    for call, option in OPTIONS.items():
+        text = text.replace(call, option)
+    return text
