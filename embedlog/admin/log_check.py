@@ -1,14 +1,15 @@
 """Checks all files of an open log.
 
 LOGCHECK-1  a partition is checked as published at one moment. If its segments change meanwhile, it is checked again
-LOGCHECK-2  of a set each directory is checked, then the replicas are compared
+LOGCHECK-2  of a set each directory is checked, and the replicas are compared. A directory that does not answer is a finding, and
+    so is a partition without a leader
 LOGCHECK-3  a partition that cannot be loaded is checked with what its files say; the reason is a finding, too
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +26,7 @@ from embedlog.errors import (
     DirectoryInUseError,
     EmbedlogError,
     ForeignDirectoryError,
+    LeaderNotAvailableError,
     StateError,
     StorageError,
     UnsupportedFormatError,
@@ -52,12 +54,14 @@ if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.log_directory import LogDirectory
     from embedlog.partition.partition import Partition
+    from embedlog.replica_description import DirectoryDescription
+    from embedlog.types import TopicPartition
 
 TRIES: Final = 5  # of a partition whose segments are replaced during its check
 
 
-def check(engine: Engine, differences: list[ReplicaDifference], progress: Progress | None = None) -> CheckReport:
-    """Check all directories of an open log; `differences` are those of its replicas. Raises ClosedError."""
+def check(engine: Engine, of_set: Sequence[Finding] = (), progress: Progress | None = None) -> CheckReport:
+    """Check all directories of an open log; `of_set` are the findings of `findings_of_set`. Raises ClosedError."""
     total = Total()
     places = [(directory, place) for directory in list(engine.directories) for place in _places(directory, total)]
     count = Count(sum(size_of(place.path) for _, place in places), progress)
@@ -68,8 +72,25 @@ def check(engine: Engine, differences: list[ReplicaDifference], progress: Progre
             _check(directory, place, count, one)
         one.findings += root_findings(directory.path, one.ends)
         total.merge(one)
-    total.findings += map(_of_difference, differences)
+    total.findings += of_set
     return total.report()
+
+
+def findings_of_set(
+    differences: Iterable[ReplicaDifference],
+    directories: Iterable[DirectoryDescription],
+    unled: Mapping[TopicPartition, LeaderNotAvailableError],
+) -> list[Finding]:
+    """The findings of a set as a whole (LOGCHECK-2)."""
+    away = [each for each in directories if not each.answers]
+    return [
+        *(Finding("away", each.path, f"node {each.node} is {each.state}: {each.reason}") for each in away),
+        *(
+            Finding("leader", file_names.partition_name(*tp), str(problem), None, None, None, *tp)
+            for tp, problem in unled.items()
+        ),
+        *map(_of_difference, differences),
+    ]
 
 
 def _of_difference(each: ReplicaDifference) -> Finding:
@@ -161,6 +182,6 @@ def check_path(path: str | os.PathLike[str], progress: Progress | None = None) -
         found = check_closed(place, progress)
         return found if found.damaged else replace(found, findings=(Finding.of("directory", place, problem), *found.findings))
     try:
-        return check(engine, [], progress)
+        return check(engine, progress=progress)
     finally:
         engine.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from embedlog.admin.directory_engine import open_directory
 from embedlog.config import keywords
 from embedlog.engine import Engine
-from embedlog.errors import InvalidReplicaAssignmentError, ReplicaSetError
+from embedlog.errors import InvalidReplicaAssignmentError, LeaderNotAvailableError, ReplicaSetError
 from embedlog.storage import files, location
 from embedlog.types import TopicPartition, by_partition
 
@@ -231,20 +231,27 @@ class ReplicaAdministration:
         and opened again. No other process may have it open. Producers and consumers of this object are closed by that.
         Raises LeaderNotAvailableError, ReadOnlyError and DirectoryInUseError for a repair, ClosedError.
         """
-        from embedlog.admin import log_check
-
         self._engine.check_open()
         if repair:
             self._engine.check_writable()
-        found = log_check.check(self._engine, self.verify_replicas(), progress)
+        found = self._checked(progress)
         if not repair or found.good:
             return found
         return self._repaired_directory() if self._of_set is None else self._repaired_set()
 
+    def _checked(self, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+        from embedlog.admin import log_check
+
+        if (of_set := self._of_set) is None:
+            return log_check.check(self._engine, progress=progress)
+        unled: dict[TopicPartition, LeaderNotAvailableError] = {}
+        places = of_set.set.assignments.places(None, None)
+        differences = of_set.set.verification.differences(places, decisions=True, unled=unled)
+        findings = log_check.findings_of_set(differences, self.replicas().directories, unled)
+        return log_check.check(self._engine, findings, progress)
+
     def _repaired_set(self) -> CheckReport:
         from dataclasses import replace
-
-        from embedlog.admin import log_check
 
         report = self.repair()
         for _ in range(ROUNDS):  # one that cannot be loaded is copied by the housekeeper
@@ -252,7 +259,7 @@ class ReplicaAdministration:
                 break
             self.housekeep()
         done = tuple(f"{each.topic}-{each.partition}: node {each.node} is copied again" for each in report.repaired)
-        return replace(log_check.check(self._engine, self.verify_replicas()), repaired=done)
+        return replace(self._checked(), repaired=done)
 
     def _repaired_directory(self) -> CheckReport:
         """Close the directory, repair it, and open it again, as its files are then."""

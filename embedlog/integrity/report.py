@@ -44,6 +44,16 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "identity": (DAMAGE, "the identity of the directory or of a topic is unknown", _FROM_COPY),
     "checkpoint": (DAMAGE, "an offset of the directory is unknown", _FROM_COPY),
     "checkpoint-cache": (CACHE, "offsets are read from the partitions", "the next process that writes makes it again"),
+    "away": (
+        DAMAGE,
+        "its files are not checked, and its replicas get no records",
+        "bring the directory back, and its replicas catch up; or move them to other directories, and retire it",
+    ),
+    "leader": (
+        DAMAGE,
+        "no replica leads: records of the partition cannot be read, and none can be written",
+        "bring a directory with a complete replica back, or elect a leader",
+    ),
     "replica": (DAMAGE, "a replica is damaged, or differs from its leader", "a repair copies it from a complete replica"),
     "directory": (DAMAGE, "the directory cannot be opened", "a repair of the other findings, or a backup"),
     "index": (CACHE, "reads by offset or time take longer", "a repair makes it again from the log"),

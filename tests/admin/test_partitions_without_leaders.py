@@ -29,3 +29,27 @@ def test_the_other_partitions_are_described(tmp_path: Path, read_only: bool) -> 
             (1, None, None),
             (2, 0, 0),
         ]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_check_finds_what_it_cannot_read_and_checks_the_rest(tmp_path: Path, read_only: bool) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1], 1: [2], 2: [3], 3: [2]})
+        log.create_topic("u", assignment={0: [1, 2, 3]})
+        with log.producer() as producer:
+            producer.send_batch("u", [b"v"] * 20)
+        assert log.check().good
+    paths(tmp_path)[1].rename(tmp_path / "away")
+    with embedlog.open(paths(tmp_path), read_only=read_only, config={"housekeeping": False, "lock_timeout_ms": 300}) as log:
+        with pytest.raises(LeaderNotAvailableError):
+            log.verify_replicas()
+        assert [(each.kind, each.topic, each.partition) for each in log.check().findings] == [
+            ("away", None, None),
+            ("leader", "t", 1),
+            ("leader", "t", 3),
+        ]
+        path = next((paths(tmp_path)[2] / "u-0").glob("*.log"))
+        data = bytearray(path.read_bytes())
+        data[70] ^= 1
+        path.write_bytes(data)
+        assert {each.kind for each in log.check().findings} == {"away", "leader", "records", "replica"}

@@ -99,3 +99,11 @@ def test_records_of_partitions_with_a_leader_are_printed(on_set: Callable[..., A
         found = on_set("cat", "t", *options)
         assert found.status
         assert "t-1" in found.err
+
+
+def test_a_check_reports_what_it_could_not_read(on_set: Callable[..., Any], tmp_path: Path) -> None:
+    found = on_set("check", "--json")
+    findings = [(each["kind"], each["path"], each["topic"], each["partition"]) for each in json.loads(found.out)["findings"]]
+    assert findings == [("away", str(tmp_path / "d2"), None, None), ("leader", "t-1", "t", 1)]
+    assert found.status == 1
+    assert "in order" not in on_set("check").out

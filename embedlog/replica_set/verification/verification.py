@@ -3,16 +3,18 @@
 VERIFICATION-1  only records below the high watermark are compared; later ones may differ until the next copy
 VERIFICATION-2  a partition that cannot be repaired changes nothing; the others are repaired, and the report names it
 VERIFICATION-3  the copies of the decision log come first: the repair of a replica needs decisions
+VERIFICATION-4  after the wait for a leader that does not come, the wait for the next ones is short: there may be many
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from embedlog._native import system
 from embedlog.descriptions.replicas import RepairedReplica, RepairReport, ReplicaDifference
-from embedlog.errors import EmbedlogError
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError
 from embedlog.replica_set.verification.decision_copies import DecisionCopies
 from embedlog.replica_set.verification.partition_repair import PartitionRepair
 from embedlog.replication.records import LOG
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 
+NEXT_NS: Final = 1_000_000_000
 Progress = Callable[[int], object]  # gets the bytes that were compared so far
 
 
@@ -45,14 +48,27 @@ class Verification:
         self._set, self._copies = replica_set, DecisionCopies(replica_set.members)
 
     def differences(
-        self, places: Mapping[TopicPartition, Place], progress: Progress | None = None, *, decisions: bool = False
+        self,
+        places: Mapping[TopicPartition, Place],
+        progress: Progress | None = None,
+        *,
+        decisions: bool = False,
+        unled: dict[TopicPartition, LeaderNotAvailableError] | None = None,
     ) -> list[ReplicaDifference]:
         """The first difference of each replica in the ISR from its leader; with `decisions` also the damage in the copies of the
-        decision log. Raises LeaderNotAvailableError.
+        decision log. Raises LeaderNotAvailableError, or adds it to `unled` and continues (VERIFICATION-4).
         """
         count = _Count(progress)
         found = self._copies.differences() if decisions else []
-        return found + [each for tp, place in places.items() for each in self._repair_of(tp, place).differences(count.add)]
+        for tp, place in places.items():
+            repair = PartitionRepair(self._set.replicas(place, tp.topic), _soon) if unled else self._repair_of(tp, place)
+            try:
+                found += repair.differences(count.add)
+            except LeaderNotAvailableError as problem:
+                if unled is None:
+                    raise
+                unled[tp] = problem
+        return found
 
     def repair(self, found: list[ReplicaDifference], places: Mapping[TopicPartition, Place]) -> RepairReport:
         """Repair replicas with a difference (VERIFICATION-2)."""
@@ -83,6 +99,11 @@ class Verification:
 
     def _repair_of(self, tp: TopicPartition, place: Place) -> PartitionRepair:
         return PartitionRepair(self._set.replicas(place, tp.topic), self._set.deadline)
+
+
+def _soon() -> int:
+    """The deadline of a wait for a further leader (VERIFICATION-4)."""
+    return system.boot_ns() + NEXT_NS
 
 
 class _Count:
