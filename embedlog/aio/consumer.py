@@ -25,8 +25,8 @@ from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.timeouts import CLOSE_S, seconds
-from embedlog.consumer.collector import Collector
-from embedlog.consumer.consumer import Consumer, until
+from embedlog.consumer.collector import Collector, until
+from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.offset_committer import Callback
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.errors import ClosedError, ConfigError
@@ -193,7 +193,7 @@ class AsyncConsumer(Generic[K, V]):
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
         """Whether fetched records can be returned without reading the log. Raises as a wait would."""
         consumer._reading_now()
-        consumer._reading.close_iterator()
+        consumer._reading.begin()
         if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.readable()):
             return False
         consumer._waiting.raise_if_interrupted()
@@ -209,7 +209,7 @@ class AsyncConsumer(Generic[K, V]):
 
         def wait() -> None:
             with consumer._reading_now():
-                consumer._reading.close_iterator()
+                consumer._reading.begin()
                 consumer._waiting.wait_for(fetch, timeout, consumer._subscription)
 
         def cancelled(continues: bool) -> None:

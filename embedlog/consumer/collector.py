@@ -1,7 +1,8 @@
 """Collects records that are available now, as objects or in columns.
 
 COLLECTOR-1  collecting never waits: `Waiter` waits and collects again
-COLLECTOR-2  positions move last; a failure before that leaves them unchanged
+COLLECTOR-2  positions move last; a failure before that leaves them unchanged. The positions before the last collection are kept:
+    an interrupt of the call after it restores them by `put_back`
 COLLECTOR-3  an error at one position does not lose records collected before it: they are returned first, and the error occurs
     again
 COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them, as they bypass deserializers
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from embedlog._native import system
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 Found = TypeVar("Found")
+Moved = tuple[Cursor, int, int]  # with its position and epoch before a collection
 
 FEW_RECORDS = 16  # a poll for at most so many records after a seek reads one batch (FETCHER-4)
 
@@ -80,6 +83,7 @@ class Collector:
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
         self._iterating = False
+        self._moved: list[Moved] = []  # by the last collection of this call
         self._group: Group | None = None
         self.taken = False  # COLLECTOR-6
         self.fetches = True  # False: only records fetched before are returned, and no file is read
@@ -127,18 +131,19 @@ class Collector:
 
     def collect(self, limit: int) -> list[Record] | None:
         """Up to `limit` records, partition after partition."""
-        front, self.taken = self.rotation.front, True
-        if front is not None and front.run is not None and front.run.count > limit and not (front.paused or self.interceptors):
-            return front.run.take(limit)  # the usual case of a reader of few records: its batch has more
+        front, moved, self.taken = self.rotation.front, self._moved, True
+        run = None if front is None else front.run
+        if front is not None and run is not None and run.count > limit and not (front.paused or self.interceptors):
+            moved.append((front, run.offset, run.leader_epoch))
+            return run.take(limit)  # the usual case of a reader of few records: its batch has more
         out: list[Record] = []
-        taken: list[tuple[Cursor, int, int]] = []
         fetcher, before = self.fetcher, self.fetcher.size_bytes
         seen_count = 0
         try:
             for cursor in self.rotation.readable():
                 if cursor.tail is None and not self._ready(cursor, limit):
                     continue
-                taken.append((cursor, cursor.position, cursor.epoch))
+                moved.append((cursor, cursor.position, cursor.epoch))
                 remaining = limit - len(out)
                 found = fetcher.arrived(cursor, remaining) if cursor.tail is not None else None
                 if found is None:
@@ -157,14 +162,21 @@ class Collector:
                 if len(out) >= limit or fetcher.size_bytes - before >= self._max_bytes:
                     break
             self.taken = bool(out)
+            if not out:
+                moved.clear()
             return self._intercepted(out, seen_count) if self.interceptors else out
         except BaseException as error:
             if out and isinstance(error, EmbedlogError):
                 return self._intercepted(out, seen_count)  # COLLECTOR-3
-            for cursor, position, epoch in reversed(taken):
+            self.put_back(moved)
+            raise
+
+    def put_back(self, moved: Sequence[Moved]) -> None:
+        """Restore the positions before a collection whose records were not returned."""
+        if moved:
+            for cursor, position, epoch in reversed(moved):
                 cursor.seek(position, epoch)
             self.taken = False
-            raise
 
     def _intercepted(self, records: list[Record], seen_count: int) -> list[Record]:
         """The first `seen_count` records already passed the interceptors, during an iteration."""
@@ -203,6 +215,7 @@ class Collector:
     def take_batch(self, cursor: Cursor, chunk: Chunk) -> Batch:
         """The batch of a chunk; the position moves after it."""
         self.taken = True
+        self._moved.append((cursor, cursor.position, cursor.epoch))
         made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
         self.rotation.drained(cursor)
         cursor.fill([], chunk.next_offset, chunk.epoch)
@@ -282,9 +295,22 @@ class Collector:
                     raise
                 logger.warning("%s; continuing at %d", problem, cursor.position)
 
-    def close_iterator(self) -> None:
-        """Return unread records of an open iterator to the cursor; the next call returns them."""
+    def begin(self) -> list[Moved]:
+        """Begin a call: unread records of an open iterator return to their cursor. The result is for `put_back`."""
+        moved: list[Moved] = []
+        self._moved = moved
         if self._iterating:
             for cursor in self.rotation:
                 cursor.close_iterator()
             self._iterating = False
+        return moved
+
+
+def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
+    """The records of `run` until the group's duties are due: checked before each, since the caller may process any record
+    slowly.
+    """
+    for record in run:
+        yield record
+        if monotonic_ns() >= until_ns:
+            return

@@ -10,11 +10,10 @@ CONSUMER-4  partitions alternate: the fetched records of one are returned before
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, count
 from threading import get_ident
-from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
@@ -24,7 +23,7 @@ from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.options import parse
 from embedlog.config.timeouts import CLOSE_S, seconds
-from embedlog.consumer.collector import Collector
+from embedlog.consumer.collector import Collector, Moved, until
 from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.consumer.metrics import ConsumerMetrics
 from embedlog.consumer.offset_committer import Callback
@@ -188,9 +187,14 @@ class Consumer(Generic[K, V]):
             raise ConfigError("max_records", expected="at least 1", found=max_records)
         if timeout != 0.0:
             timeout = seconds(timeout, "poll()")
-        with self._reading_now():
-            self._reading.close_iterator()
-            return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
+        moved: Sequence[Moved] = ()
+        try:
+            with self._reading_now():
+                moved = self._reading.begin()
+                return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
+        except BaseException:  # an interrupt after the collection (CONSUMER-2)
+            self._reading.put_back(moved)
+            raise
 
     def __iter__(self) -> Iterator[Record[K, V]]:
         """Iterate over records forever, or until none arrives for `consumer.timeout.ms`."""
@@ -207,7 +211,7 @@ class Consumer(Generic[K, V]):
         if self._closed:
             return None
         with self._reading_now():
-            self._reading.close_iterator()
+            self._reading.begin()
             run = self._waiting.wait_for(self._reading.open_iterator, self._api_timeout_s(None), self._subscription)
             return run if run is None or self._group is None else until(run, self._group.until_ns)
 
@@ -219,9 +223,14 @@ class Consumer(Generic[K, V]):
         """
         timeout = seconds(timeout, "batches()")
         while not self._closed:
-            with self._reading_now():
-                self._reading.close_iterator()
-                batch = self._waiting.wait_for(self._reading.batch, self._api_timeout_s(timeout), self._subscription)
+            moved: Sequence[Moved] = ()
+            try:
+                with self._reading_now():
+                    moved = self._reading.begin()
+                    batch = self._waiting.wait_for(self._reading.batch, self._api_timeout_s(timeout), self._subscription)
+            except BaseException:  # as in `poll`
+                self._reading.put_back(moved)
+                raise
             if batch is None:
                 return
             yield batch
@@ -437,13 +446,3 @@ def _default_client_id(config: ConsumerConfig) -> str:
     if config.group_id is None:
         return f"consumer-{number}"
     return f"consumer-{config.group_id}-{config.group_instance_id or number}"
-
-
-def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
-    """The records of `run` until the group's duties are due: checked before each, since the caller may process any record
-    slowly.
-    """
-    for record in run:
-        yield record
-        if monotonic_ns() >= until_ns:
-            return

@@ -85,7 +85,7 @@ def test_iteration_stops_for_the_group_when_that_is_due(log: embedlog.Log, monke
                 due.append(group.until_ns == 0)
                 if len(due) == 50:
                     group.until_ns = 0
-                    monkeypatch.setattr("embedlog.consumer.consumer.monotonic_ns", lambda: 1 << 62)
+                    monkeypatch.setattr("embedlog.consumer.collector.monotonic_ns", lambda: 1 << 62)
                 if len(due) == 60:
                     return due
         return due

@@ -321,7 +321,7 @@ def test_liveness_records_in_hand_at_an_eviction_are_not_handed_out(
     engine.evict_all()  # and another one read on
     engine.groups.offsets["g"] = {B0: OffsetAndMetadata(7)}
     reader._group.until_ns = 0  # type: ignore[union-attr]
-    monkeypatch.setattr("embedlog.consumer.consumer.monotonic_ns", lambda: 1 << 62)  # the process was frozen for long
+    monkeypatch.setattr("embedlog.consumer.collector.monotonic_ns", lambda: 1 << 62)  # the process was frozen for long
     assert [next(loop).offset for _ in range(3)] == [7, 8, 9]
     assert calls.take() == [("lost", [B0]), ("assigned", [B0])]
 
