@@ -28,7 +28,7 @@ class Readable:
             try:
                 yield describe(name)
             except (CorruptRecordError, LeaderNotAvailableError, StorageError) as problem:
-                self._note(problem)
+                self.note(problem)
 
     def topics(self, log: Log, names: Iterable[str]) -> Iterator[TopicDescription]:
         """Describe each topic, with the partitions that can be read (READABLE-2)."""
@@ -37,12 +37,13 @@ class Readable:
             try:
                 return log.describe_topic(name)
             except LeaderNotAvailableError as problem:
-                self._note(problem)
+                self.note(problem)
                 return log.describe_topic(name, available_only=True)
 
         return self.each(names, describe)
 
-    def _note(self, problem: Exception) -> None:
+    def note(self, problem: Exception) -> None:
+        """Print why a member cannot be read."""
         self.whole = False
         click.echo(f"embedlog: {problem}", err=True)
 

@@ -107,3 +107,21 @@ def test_a_check_reports_what_it_could_not_read(on_set: Callable[..., Any], tmp_
     assert findings == [("away", str(tmp_path / "d2"), None, None), ("leader", "t-1", "t", 1)]
     assert found.status == 1
     assert "in order" not in on_set("check").out
+
+
+def test_the_space_in_other_directories_is_printed(on_set: Callable[..., Any], tmp_path: Path) -> None:
+    found = on_set("du", "--topic-list", "t,u", "--json")
+    rows = {
+        (each["broker"], directory["logDir"]): (directory["error"], [part["partition"] for part in directory["partitions"]])
+        for each in json.loads(found.out)["brokers"]
+        for directory in each["logDirs"]
+    }
+    error, partitions = rows.pop((2, str(tmp_path / "d2")))
+    assert "d2" in error
+    assert not partitions
+    assert rows == {(1, str(tmp_path / "d1")): (None, ["t-0", "u-0"]), (3, str(tmp_path / "d3")): (None, ["t-2", "u-0"])}
+    assert found.status == 1
+    assert "d2: no such log directory" in found.err
+    table = on_set("du", "--topic-list", "t,u")
+    assert table.status == 1
+    assert len(table.out.splitlines()) == 5

@@ -1,14 +1,17 @@
 """Contains the verb `du`: the disk space of partitions, with the JSON of kafka-log-dirs.
 
 DU-1  each directory of a set is read by itself, so that a replica has the size of its own files
+DU-2  a directory of several that cannot be opened has its error in the list; its node is -1 if the others do not know it
 """
 
 from __future__ import annotations
 
+import os
+
 import click
 
 import embedlog
-from embedlog.cli.invocation import current, directories, verb
+from embedlog.cli.invocation import current, directories, open_log, verb
 from embedlog.cli.output import document, size_of, table
 from embedlog.cli.readable import Readable
 
@@ -27,12 +30,21 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
     found = []
     readable = Readable()
     rows: list[tuple[str, str, int]] = []
-    for place in directories():
-        with embedlog.open(place, read_only=True) as log:
-            names = [name for name in log.topics(include_internal=True) if wanted is None or name in wanted]
-            each = [(topic.name, part) for topic in readable.each(names, log.describe_topic) for part in topic.partitions]
-            path = str(log.path)
-            node = next((known.node for known in log.replicas().directories if known.path == path), 0)
+    places = directories()
+    for place in places:
+        try:
+            with embedlog.open(place, read_only=True) as log:
+                names = [name for name in log.topics(include_internal=True) if wanted is None or name in wanted]
+                each = [(topic.name, part) for topic in readable.each(names, log.describe_topic) for part in topic.partitions]
+                path = str(log.path)
+                node = next((known.node for known in log.replicas().directories if known.path == path), 0)
+        except embedlog.EmbedlogError as problem:
+            if len(places) == 1:
+                raise
+            readable.note(problem)
+            path = os.path.abspath(place)
+            found.append({"broker": _node(path), "logDirs": [{"logDir": path, "error": str(problem), "partitions": []}]})
+            continue
         rows += [(path, f"{name}-{part.partition}", part.size_bytes) for name, part in each]
         found.append({"broker": node, "logDirs": [{"logDir": path, "error": None, "partitions": [
             {"partition": f"{name}-{part.partition}", "size": part.size_bytes,
@@ -44,3 +56,12 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
     else:
         table(["directory", "partition", "size"], [[*row[:2], row[2] if exact else size_of(row[2])] for row in rows])
     return readable.status(bool(rows))
+
+
+def _node(path: str) -> int:
+    """The node of a directory that cannot be opened, as the others of its set know it (DU-2)."""
+    try:
+        with open_log() as log:
+            return next((known.node for known in log.replicas().directories if known.path == path), -1)
+    except embedlog.EmbedlogError:
+        return -1
