@@ -45,6 +45,8 @@ logger = logging.getLogger("embedlog.producer")
 FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0
 INTERRUPTED_TIMEOUT_S = 1.0  # for the thread to notice abandonment; for each other producer after Ctrl-C ended a wait
+RECHECK_S = 0.1  # of a wait for memory: a signal handler may have closed the producer, or have prevented a notification
+NOTIFY_S = 0.01  # for the thread: a handler that interrupted a holder of the lock may wait for the thread's end
 FAILURE_PAUSE_S = 0.05  # an unexpected failure would repeat at once
 
 _live: set[Accumulator] = set()  # accumulators that may have a thread
@@ -147,7 +149,7 @@ class Accumulator:
                     left = deadline - time.monotonic()
                     if result is not None or left <= 0:
                         return result
-                    self._memory_freed.wait(left)
+                    self._memory_freed.wait(min(left, RECHECK_S))
             finally:
                 if ticket in self._queue:
                     self.rows.waiting -= 1
@@ -172,9 +174,16 @@ class Accumulator:
             self._notify_waiting()
 
     def _notify_waiting(self) -> None:
-        if self.rows.waiting:
+        if not self.rows.waiting:
+            return
+        if not self.on_thread():
             with self._memory_lock:
                 self._memory_freed.notify_all()
+        elif self._memory_lock.acquire(timeout=NOTIFY_S):
+            try:
+                self._memory_freed.notify_all()
+            finally:
+                self._memory_lock.release()
 
     # ---- flush and close -------------------------------------------------------------------------
 

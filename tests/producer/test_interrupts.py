@@ -133,6 +133,41 @@ def test_an_interrupt_anywhere_in_a_wait_for_memory_leaves_no_place_in_the_queue
         assert producer.send("one", b"x" * 900).result(10).offset > 0
 
 
+@OF_THIS_INTERPRETER
+def test_a_signal_handler_may_close_anywhere_in_a_wait_for_memory(log: embedlog.Log, stuck: Stuck) -> None:
+    nth = 0
+    interrupt = None
+    while interrupt is None or interrupt.struck is not None:
+        nth += 1
+        stuck.reached.clear()
+        stuck.go.clear()
+        producer = log.producer(buffer_memory=3000, linger_ms=0, batch_size=1000, max_block_ms=50_000)
+        producer.send("one", b"x" * 900)
+        assert stuck.reached.wait(10)
+        while producer._accumulator.has_memory(1000):
+            producer.send("one", b"x" * 900)
+
+        def release(producer: embedlog.Producer = producer) -> None:
+            wait_until(lambda: producer._rows.waiting or producer._rows.closed)
+            stuck.go.set()
+
+        def send(producer: embedlog.Producer = producer) -> None:
+            with contextlib.suppress(ClosedError):
+                producer.send("one", b"x" * 900)
+
+        def close(producer: embedlog.Producer = producer) -> None:
+            stuck.go.set()
+            producer.close()
+
+        other = threading.Thread(target=release)
+        other.start()
+        interrupt = Interrupt(nth, ("accumulator.py",), close)
+        within(20, partial(interrupt.run, send))
+        producer.close()
+        other.join()
+    assert nth > 10
+
+
 # ---- transactions ---------------------------------------------------------------------------------
 
 
