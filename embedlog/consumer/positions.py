@@ -135,9 +135,10 @@ class Cursor:
         """Offset of the next record to return, or -1 before it is known."""
         if self._iterator is not None:
             self._settle()
-        if self._returned_count < len(self._ahead):
-            return self._ahead[self._returned_count].offset
-        return self._next if self.run is None else self.run.offset
+        ahead, begin, run = self._ahead, self._returned_count, self.run  # a signal handler may end the reading
+        if begin < len(ahead):
+            return ahead[begin].offset
+        return self._next if run is None else run.offset
 
     @property
     def seeks_epoch(self) -> bool:
@@ -148,9 +149,10 @@ class Cursor:
     def epoch(self) -> int:
         """Leader epoch of the record before the position; -1 if unknown."""
         self._settle()
-        if self._returned_count < len(self._ahead):
-            return self._ahead[self._returned_count].leader_epoch
-        return self._epoch if self.run is None else self.run.leader_epoch
+        ahead, begin, run = self._ahead, self._returned_count, self.run
+        if begin < len(ahead):
+            return ahead[begin].leader_epoch
+        return self._epoch if run is None else run.leader_epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Set the position to `offset`, after a record of that epoch; fetched records are dropped."""
@@ -237,15 +239,17 @@ class Cursor:
 
     def _settle(self) -> None:
         """Update the position from an open iterator."""
-        if self._iterator is not None:
-            self._returned_count = len(self._ahead) - self._iterator.__length_hint__()
+        iterator = self._iterator
+        if iterator is not None:
+            self._returned_count = len(self._ahead) - iterator.__length_hint__()
 
     def close_iterator(self) -> None:
         """End an open iterator; the next call returns its unread records."""
-        if self._iterator is not None:
+        iterator = self._iterator
+        if iterator is not None:
             self._settle()
-            self._iterator.__setstate__(len(self._ahead))
-            for _ in self._iterator:  # ends at once; only an exhausted list iterator releases its list
+            iterator.__setstate__(len(self._ahead))
+            for _ in iterator:  # ends at once; only an exhausted list iterator releases its list
                 pass
             self._iterator = None
 
@@ -318,10 +322,11 @@ class Rotation:
 
     def drained(self, cursor: Cursor) -> None:
         """Move the cursor to the end of the queue."""
-        if len(self._queue) == 1:
+        queue = self._queue
+        if len(queue) == 1:
             return
-        if self._queue[0] is cursor:
-            self._queue.rotate(-1)
-        else:
-            self._queue.remove(cursor)
-            self._queue.append(cursor)
+        if queue and queue[0] is cursor:
+            queue.rotate(-1)
+        elif cursor in queue:  # a deserializer or an interceptor may have ended the reading
+            queue.remove(cursor)
+            queue.append(cursor)
