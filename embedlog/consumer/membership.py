@@ -136,6 +136,8 @@ class Membership:
         self._subscription.refresh()
         if self.phase is not Phase.OUT and self._subscription.topics != self._joined_with:
             self.wanted = True
+        if self.phase is Phase.IN and self._last and not self._partitions.owned():  # an interrupted unsubscribe released them
+            self.wanted = True
         if self._counts is not None and self._topics_of(self._counts) != self._counts:
             self.wanted = True
 

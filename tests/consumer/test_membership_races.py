@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from embedlog.consumer.consumer import Consumer
+from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.errors import FencedInstanceIdError, RebalanceInProgressError
 from embedlog.group import State
@@ -176,3 +177,29 @@ def test_a_listener_may_end_or_change_the_subscription(
     assert reader.assignment() == (set() if verb == "unsubscribe" else {B0})
     assert len(engine.group().members) == (1 if verb == "unsubscribe" else 2)
     assert engine.group().state is State.STABLE
+
+
+def test_topics_that_are_subscribed_again_after_an_interrupted_unsubscribe_are_read(
+    engine: GroupEngine, member: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member is still in the group, and its partitions were released: it must ask for them."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    reader = member("a")
+    settle(reader)
+    before = reader.assignment()
+    assert before
+    with monkeypatch.context() as patched:
+        patched.setattr(ConsumerCoordinator, "stop_reading", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reader.unsubscribe()
+    assert (reader.assignment(), reader.subscription()) == (set(), set())
+    reader.subscribe(["a"])
+    settle(reader)
+    assert reader.assignment() == before
+    generation = reader.group_metadata().generation
+    reader.subscribe(["a"])
+    settle(reader)
+    assert reader.group_metadata().generation == generation  # nothing changed: no rebalance
