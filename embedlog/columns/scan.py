@@ -31,7 +31,6 @@ from embedlog.display import tables
 from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import Isolation, end_offset
-from embedlog.storage.identity import id_text
 
 if TYPE_CHECKING:
     import pandas
@@ -312,19 +311,20 @@ class Scan:
         """The topic, if it is the one of the creation of the scan. Raises UnknownTopicOrPartitionError."""
         self._engine.check_open()
         found = self._engine.topic(self.topic)
-        self._check_id(found.topic_id)
+        if found.topic_id != self.topic_id:
+            raise self._recreated(found)
         return found
 
     def _partition(self, topic: Topic, number: int) -> LogPartition:
         """A partition of the topic of the scan: another thread may replace the open ones after the lookup of the topic."""
         found = self._engine.partition_of(topic, number)
-        self._check_id(id_text(found.topic_id))
+        if found.topic_id != topic.id_bytes:
+            raise self._recreated(self._engine.topic(self.topic))
         return found
 
-    def _check_id(self, found: str) -> None:
-        if found != self.topic_id:
-            problem = f"topic {self.topic} was deleted, and created again with another id"
-            raise UnknownTopicOrPartitionError(problem, expected=self.topic_id, found=found)
+    def _recreated(self, found: Topic) -> UnknownTopicOrPartitionError:
+        problem = f"topic {self.topic} was deleted, and created again with another id"
+        return UnknownTopicOrPartitionError(problem, expected=self.topic_id, found=found.topic_id)
 
     def _source(self, columns: tuple[str, ...]) -> Source:
         """The chunks of the scan, for one reader. Raises ClosedError, UnknownTopicOrPartitionError."""
