@@ -12,6 +12,7 @@ from typing import TypeVar
 import click
 
 from embedlog import CorruptRecordError, LeaderNotAvailableError, Log, StorageError, TopicDescription
+from embedlog.cli.option_words import in_options
 
 Description = TypeVar("Description")
 
@@ -45,7 +46,7 @@ class Readable:
     def note(self, problem: Exception) -> None:
         """Print why a member cannot be read."""
         self.whole = False
-        click.echo(f"embedlog: {problem}", err=True)
+        click.echo(f"embedlog: {in_options(problem)}", err=True)
 
     def status(self, found: bool) -> int:
         """The exit status of a list: 0 if it has a row and is whole."""
