@@ -4,8 +4,8 @@ PIN-1  the published records of that moment are in segments that only grow: byte
        from the high watermark on do not count either: another leader may cut them
 PIN-2  an open file stays readable after a rename over its name or an unlink. So all files are opened under the append lock, or,
        without the right to lock, between two changes of the generation; then they belong together
-PIN-3  files that were compacted after the first pin lack records that later ones replaced. These are below the active segment: a
-       second pin of a compacted partition has them, although they are after the end of the first one
+PIN-3  files that were compacted after the first pin lack records that later committed ones replaced. These, and the markers that
+       committed them, are below the present high watermark: a second pin of a compacted partition ends there
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def pin_of(partition: Partition, now: Published | None = None, end: int | None =
     """Pin a partition as it is now, or as of the tuple `now`. It ends at the high watermark, or at the one of an earlier pin."""
     now = now or partition.published()
     partition.check_deleted()
-    if end is not None and partition.config.compacted:
-        end = max(end, min(now.segment_base, now.high_watermark))  # PIN-3
-    end = max(now.high_watermark if end is None else end, now.log_start)
+    if end is None or partition.config.compacted:  # PIN-3
+        end = max(now.high_watermark, end or 0)
+    end = max(end, now.log_start)
     segments = [info for info in partition.segments(now) if info.base <= end]
     return Pin(partition, now, partition.loaded, segments, end)
 

@@ -98,3 +98,29 @@ def test_a_topic_is_copied_while_it_is_compacted_all_the_time(tmp_path: Path) ->
             assert {record.key for record in found} == expected
             assert [record.offset for record in found] == sorted({record.offset for record in found})
             assert all(record.value == b"%d" % record.offset * 20 for record in found)
+
+
+def test_a_copy_after_a_compaction_has_the_markers_that_the_compaction_relied_on(tmp_path: Path) -> None:
+    """A committed record replaces an earlier one, and its marker is in the active segment."""
+    config = {"cleanup.policy": "compact", "segment.bytes": 1000, "min.cleanable.dirty.ratio": 0.01, "file.delete.delay.ms": 0}
+    with embedlog.open(tmp_path / "log", config=QUIET | {"log.initial.task.delay.ms": 0}) as log:
+        log.create_topic("c", config=config)
+        with log.producer(linger_ms=0) as filler, log.producer(transactional_id="x", linger_ms=0) as producer:
+            filler.send("c", b"old", key=b"k").result()
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("c", b"new", key=b"k").result()
+            for number in range(40):
+                filler.send("c", b"f" * 50, key=b"%d" % number).result()
+            generation = log._engine.partition("c", 0).published().generation
+
+            def compact(done: int, total: int) -> None:
+                if log._engine.partition("c", 0).published().generation == generation:
+                    producer.commit_transaction()
+                    log.housekeep()
+
+            log.backup(tmp_path / "copy", progress=compact)
+            assert log._engine.partition("c", 0).published().generation > generation
+    with embedlog.open(tmp_path / "copy", read_only=True) as copy:
+        found = [record.value for record in copy.scan("c", isolation_level="read_committed").records() if record.key == b"k"]
+    assert found == [b"new"]
