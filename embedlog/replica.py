@@ -192,7 +192,7 @@ class ReplicatedEngine(Engine):
             factor, least = self._internal_replicas(name)
             topic = Topic(name, new_id(), partitions, {**config, "min.insync.replicas": str(least)})
             with contextlib.suppress(TopicExistsError):  # another process was faster
-                self.set.create_topic(topic, factor=factor, away_too=True)
+                self.set.create_topic(topic, factor=factor)
 
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
         """Nothing (REPLICAENGINE-5)."""

@@ -19,7 +19,7 @@ from embedlog.admin.topics import TopicAdmin
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.errors import EmbedlogError, InvalidReplicaAssignmentError, TopicExistsError
-from embedlog.replication.events import DeleteTopic, Event, SetConfig
+from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replication.state import State
 from embedlog.topic import Topic, check_name
 from embedlog.types import NewTopic, TopicPartition
@@ -107,7 +107,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
         check_name(name)
         topic_id = self._topic_id(name)
         count = topics._count(total_count)
-        self._set.create_partitions(name, topic_id, count)
+        self._set.decide(lambda state: CreatePartitions(topic_id, count, self._set.live()))
 
     def alter(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
         """As `Log.alter_topic`."""

@@ -12,14 +12,14 @@ import errno
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
 from embedlog._native import system
 from embedlog.config.topic import LogConfig, TopicConfig
-from embedlog.errors import EmbedlogError, InvalidReplicationFactorError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import EmbedlogError, StorageError, UnknownTopicOrPartitionError
 from embedlog.replica_set.assignments import Assignments
 from embedlog.replica_set.growth import SetGrowth
 from embedlog.replica_set.member_directories import MakeDirectory
@@ -33,7 +33,7 @@ from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from embedlog.replica_set.set_members import SetMembers
 from embedlog.replica_set.set_topics import SetTopics
 from embedlog.replica_set.verification.verification import Verification
-from embedlog.replication.events import CreatePartitions, CreateTopic, Event, Observed, Place
+from embedlog.replication.events import CreateTopic, Event, Observed, Place
 from embedlog.replication.records import LOG
 from embedlog.replication.state import State
 from embedlog.storage.file_names import partition_name
@@ -158,44 +158,20 @@ class ReplicaSet:
         self.topics.refresh()
         return state
 
-    def create_topic(
-        self, topic: Topic, *, factor: int, assignment: Mapping[int, Sequence[int]] | None = None, away_too: bool = False
-    ) -> None:
-        """Create a topic. `away_too`: as in `CreateTopic`.
-
-        Raises TopicExistsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError.
-        """
+    def create_topic(self, topic: Topic, *, factor: int, assignment: Mapping[int, Sequence[int]] | None = None) -> None:
+        """Create a topic. Raises TopicExistsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError."""
         topic_id = UUID(bytes=topic.id_bytes)
         given = None if assignment is None else tuple(tuple(assignment[number]) for number in sorted(assignment))
         start, shift = random.randrange(1 << 16), random.randrange(1 << 16)
 
         def event(state: State) -> Event:
             return CreateTopic(
-                topic.name, topic_id, self.live(), topic.partitions, factor, start, shift,
-                assignment=given, config=topic.config, away_too=away_too,
-            )  # fmt: skip
+                topic.name, topic_id, self.live(), topic.partitions, factor, start, shift, assignment=given, config=topic.config
+            )
 
-        with self._naming_live(topic.name, factor):
-            state = self.decide(event)
+        state = self.decide(event)
         for number in range(len(state.partitions_of(topic_id))):
             self.replicas((topic_id, number), topic.name).begin(self.deadline())
-
-    def create_partitions(self, name: str, topic_id: UUID, total: int) -> None:
-        """Add partitions to a topic. Raises InvalidPartitionsError, InvalidReplicationFactorError."""
-        present = self.decisions.hint().partitions_of(topic_id)
-        with self._naming_live(name, len(present[0].replicas) if present else 1):
-            self.decide(lambda state: CreatePartitions(topic_id, total, self.live()))
-
-    @contextmanager
-    def _naming_live(self, name: str, factor: int) -> Iterator[None]:
-        """The error of a replication factor names the number of directories that answer."""
-        try:
-            yield
-        except InvalidReplicationFactorError as problem:
-            usable = self.decisions.hint().usable()
-            live = len(usable.keys() & self.live())
-            text, expected = f"the replication factor of {name!r}", f"1 to {live}: {live} of {len(usable)} directories answer"
-            raise InvalidReplicationFactorError(text, expected=expected, found=factor) from problem
 
     def retire(self, name: str, topic_id: UUID) -> None:
         """Retire the partitions of a deleted topic in the directories that this process uses; others do so when they see it."""

@@ -33,7 +33,7 @@ class Refusal(Enum):
     WAIT_FOR_REPLICAS = "After a crash, all members of ISR and ELR must be present before the longest log can be selected."
     TOPIC_ALREADY_EXISTS = "A topic with this name or id exists, or with a name that differs only in '.' and '_'."
     INVALID_PARTITIONS = "The number of partitions is not positive, or not above the present one."
-    INVALID_REPLICATION_FACTOR = "The replication factor is not positive, or above the number of directories that answer."
+    INVALID_REPLICATION_FACTOR = "The replication factor is not positive, or above the number of usable directories."
     INVALID_REPLICA_ASSIGNMENT = "The assignment is empty, uneven, or names a directory twice or one that cannot take replicas."
     LEADER_NOT_AVAILABLE = "A partition has an ELR that the setting would end, and no complete leader."
     INVALID_CONFIG = "A setting is unknown, or its value is not allowed."
@@ -152,7 +152,7 @@ class FinishReassignment:
 class CreateTopic:
     """A new topic. Without an assignment its partitions are placed on `live`, the nodes that answer.
 
-    `away_too`: if these are too few, others take replicas too.
+    If these are too few for the replication factor, others take replicas too.
     """
 
     name: str
@@ -164,7 +164,6 @@ class CreateTopic:
     shift: int = 0
     assignment: tuple[tuple[int, ...], ...] | None = None
     config: Mapping[str, str] = field(default_factory=dict)
-    away_too: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Decides about topics and settings.
 
-TOPICS-1  partitions are placed on the usable directories that answer, by the formulas of `placement`. Others take replicas of a
-    given assignment, or of a topic of the log itself if too few answer
+TOPICS-1  partitions are placed on the usable directories that answer, by the formulas of `placement`; on all usable ones if too
+    few answer
 TOPICS-2  in a new partition all live replicas are in the ISR, and the first one leads
 TOPICS-3  a deletion removes the topic, its partitions and its settings in one decision; the keys of them become tombstones
 TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough. From then on records are
@@ -45,7 +45,7 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
     assignment = event.assignment
     if assignment is None:
         try:
-            targets = _targets(state, event.live, event.factor if event.away_too else 0)
+            targets = _targets(state, event.live, event.factor)
             assignment = place(targets, Shape(event.partitions, event.factor), start=event.start, shift=event.shift)
         except (InvalidPartitionsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
             return _REFUSALS[type(problem)]
@@ -81,7 +81,7 @@ def create_partitions(state: State, event: CreatePartitions) -> Decision:
     assignment = event.assignment
     if assignment is None:
         try:
-            assignment = extend(_targets(state, event.live), existing, event.total)
+            assignment = extend(_targets(state, event.live, len(existing[0])), existing, event.total)
         except (InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
             return _REFUSALS[type(problem)]
     if len(assignment) != event.total - len(present):
@@ -120,7 +120,7 @@ def set_config(state: State, event: SetConfig) -> Decision:
     return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended)
 
 
-def _targets(state: State, live: Iterable[int], least: int = 0) -> Racks:
+def _targets(state: State, live: Iterable[int], least: int) -> Racks:
     """The directories for new replicas: those that answer; all of them if fewer than `least` answer (TOPICS-1)."""
     usable = state.usable()
     found = {node: rack for node, rack in usable.items() if node in live}
