@@ -109,18 +109,23 @@ class LedPartition:
         self._check_open()
         deadline_ns = self.deadline()
         while True:
-            leader = None
-            try:
-                leader = self._shown(deadline_ns)
-                found = call(leader.partition)
-                if self._shows(leader):
-                    return found
-                self._leader = None
-            except EmbedlogError as problem:
-                if leader is None or self._shows(leader) is not False:
-                    self._failed(problem, deadline_ns)
-                self._leader = None
+            for found in self._attempt(call, lambda: deadline_ns):
+                return found
             self._check_deadline(deadline_ns)
+
+    def _attempt(self, call: Callable[[Partition], T], until: Callable[[], int]) -> tuple[T, ...]:
+        """The result of a call at the present leader; empty if it must be repeated. `until` gives the deadline of each wait."""
+        leader = None
+        try:
+            leader = self._shown(until())
+            found = call(leader.partition)
+            if self._shows(leader):
+                return (found,)
+        except EmbedlogError as problem:
+            if leader is None or self._shows(leader) is not False:
+                self._failed(problem, until())
+        self._leader = None
+        return ()
 
     def _shows(self, leader: Leader) -> bool | None:
         """Whether the page still leads in the epoch (LEDPARTITION-4); None if it cannot be read."""

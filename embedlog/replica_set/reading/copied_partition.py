@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from embedlog.errors import LeaderNotAvailableError
 from embedlog.replica_set.led_partition import LedPartition
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ class CopiedPartition(LedPartition):
         """The result of a call that reads the files of the leader. Raises LeaderNotAvailableError, and the errors of the call."""
         self._check_open()
         for _ in range(COPIES_MAX):
-            leader = None
-            try:
-                leader = self._shown(self.deadline())
-                found = call(leader.partition)
-                if self._shows(leader):
-                    return found
-                self._leader = None
-            except EmbedlogError as problem:
-                if leader is None or self._shows(leader) is not False:
-                    self._failed(problem, self.deadline())
-                self._leader = None
+            for found in self._attempt(call, self.deadline):
+                return found
         raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed during each of {COPIES_MAX} copies")
