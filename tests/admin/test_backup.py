@@ -28,6 +28,7 @@ from tests.faults.harness.content import Row, check
 from tests.faults.harness.processes import Died, Nursery
 from tests.faults.harness.stage import FakeBroker, Play
 from tests.interop.test_golden import OF_CLEAN, OF_UNCLEAN, consumed, wanted
+from tests.support.changes_during_copies import deleting
 
 Expected = Callable[[str, str], list[dict[str, object]]]
 KEPT = {"segment.bytes": 600, "index.interval.bytes": 100, "file.delete.delay.ms": 0}
@@ -227,14 +228,7 @@ def test_segments_that_retention_deletes_meanwhile_are_left_out(
 def test_a_topic_that_is_deleted_meanwhile_is_left_out_whole(log: embedlog.Log, tmp_path: Path) -> None:
     log.create_topic("a", 2)
     fill(log, 20, "a")
-    calls: list[int] = []
-
-    def delete(done: int, total: int) -> None:
-        calls.append(done)
-        if len(calls) == 1:
-            log.delete_topic("a")
-
-    log.backup(tmp_path / "copy", progress=delete)
+    log.backup(tmp_path / "copy", progress=deleting(log, "a"))
     assert not list((tmp_path / "copy").glob("a-*"))
     assert content(tmp_path / "copy") == rows(log)
     with embedlog.open(tmp_path / "copy", read_only=True) as copy:

@@ -22,6 +22,7 @@ from embedlog.partition.pinned_segments import Pin
 from embedlog.storage import file_names
 from tests.admin.test_backup import KEPT, QUIET
 from tests.replica_set.test_opening import paths
+from tests.support.changes_during_copies import deleting
 
 SHORT = {**QUIET, "lock.timeout.ms": 2000}
 
@@ -222,14 +223,8 @@ def test_a_topic_that_is_deleted_during_the_backup_is_left_out(tmp_path: Path) -
         for topic in ("a", "b"):
             log.create_topic(topic, assignment={0: [2], 1: [3]}, config=KEPT)
             fill(log, topic)
-        expected, calls = rows(log)["b"], list[int]()
-
-        def delete(done: int, total: int) -> None:
-            calls.append(done)
-            if len(calls) == 1:
-                log.delete_topic("a")
-
-        log.backup(tmp_path / "copy", progress=delete)
+        expected = rows(log)["b"]
+        log.backup(tmp_path / "copy", progress=deleting(log, "a"))
     assert not list((tmp_path / "copy").glob("a-*"))
     assert checked(tmp_path / "copy") == {"b": expected}
 
