@@ -90,6 +90,8 @@ class ReplicaAdministration:
         """
         if rack is not None and (type(rack) is not str or not rack):
             raise TypeError(f"a rack is a text, not {rack!r:.100}")
+        if {type(replicas), type(voter)} != {bool}:
+            raise TypeError(f"replicas and voter are True or False, not {replicas!r:.50} and {voter!r:.50}")
         place = location.checked(path)
         self._engine.check_writable()
         if self._of_set is None:

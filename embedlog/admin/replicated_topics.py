@@ -122,8 +122,11 @@ class ReplicatedTopicAdmin(TopicAdmin):
         def event(state: State) -> Event:
             return SetConfig(name, changes, seen=self._set.observed(state))
 
-        self._topic_id(name)
-        self._set.decide(event)
+        topic_id = self._topic_id(name)
+        state = self._set.decide(event)
+        for each in state.partitions_of(topic_id):
+            if len(each.isr) < len(each.replicas):  # its leader may accept more or less from now on (TOPICS-6)
+                self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
 
     def delete(self, name: str) -> None:

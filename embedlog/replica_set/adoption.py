@@ -43,6 +43,8 @@ def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
             "the first directory has no rack: add the directory without one, and open the set with racks", paths=[str(new)]
         )
     members.check_doubles([directory.path, new])
+    for path in (directory.path, new):
+        set_up.check_texts(path, None)
     held_topics(directory)
     if files.lstat(new) is not None:
         location.enter(new, read_only=False, create=False, mode=directory.config.file_mode)

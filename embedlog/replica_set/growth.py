@@ -57,6 +57,7 @@ class SetGrowth:
         self._members.tend(by_hand=True)
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         state = self._members.decisions.settle(deadline_ns)
+        set_up.check_texts(path, rack)
         known = self._known(path, state)
         if known is not None:
             return known

@@ -38,6 +38,7 @@ def prepare_set(
     """
     _check_paths(paths, racks)
     if (checked := members.check_set(paths)).is_registered:
+        _check_other_racks(checked, racks)
         _check_no_broker(paths)
         return checked
     for path in paths:
@@ -113,11 +114,30 @@ def _check_paths(paths: Sequence[Path], racks: Sequence[str | None] | None) -> N
         raise TypeError(f"racks are texts or None, not {list(racks)!r:.100}")
     if racks is not None and 0 < sum(rack is None for rack in racks) < len(racks):
         raise ReplicaSetError("racks", expected="one for every directory, or none", found=list(racks))
-    for path in paths:
+    for path, rack in zip(paths, racks or [None] * len(paths), strict=True):
+        check_texts(path, rack)
+
+
+def check_texts(path: Path, rack: str | None) -> None:
+    """Check that the files of a set can have the path and the rack of a member. Raises ReplicaSetError."""
+    for what, text in (("path", os.fspath(path)), ("rack", rack or "")):
         try:
-            os.fspath(path).encode()
+            text.encode()
         except UnicodeEncodeError:
-            raise ReplicaSetError("the path of a member must be valid UTF-8", path=path) from None
+            raise ReplicaSetError(f"the {what} of a member must be valid UTF-8", path=path, found=ascii(text)[:100]) from None
+
+
+def _check_other_racks(checked: CheckedSet, racks: Sequence[str | None] | None) -> None:
+    """Raises ReplicaSetError if members that are not given would be the only ones with a rack, or without one (GROWTH-5)."""
+    every, given = checked.membership, {each.membership.node for each in checked.found if each.membership is not None}
+    others = [each for each in every.members if each.node not in given and each.replicas] if every is not None else []
+    paths = {os.fspath(each.path) for each in checked.found}
+    for each in others if racks else ():
+        if each.path not in paths and (each.rack is None) != (racks is not None and racks[0] is None):
+            raise ReplicaSetError(
+                "either all directories of a set have a rack, or none: give racks for all of them",
+                paths=[each.path], found=each.rack, expected="a rack" if each.rack is None else "no rack",
+            )  # fmt: skip
 
 
 def _is_prepared(each: Found) -> bool:

@@ -9,7 +9,8 @@ NODE-5  a directory leaves the set after no partition names it
 NODE-6  a new directory gets the smallest slot that no present directory has. No page that counts contains the bit of a directory
     that left, because no partition names it
 NODE-7  a forced retirement removes a directory with all its replicas. The rest has another generation, and votes. What only the
-    removed replicas had is lost: the ISR is the rest of it, else the ELR, else all replicas that are left
+    removed replicas had is lost: the ISR is the rest of it, else the ELR, else all replicas that are left. A partition without
+    another replica begins again in a directory that takes replicas. A reassignment that loses its whole target is cancelled
 NODE-8  a foreign directory leaves every ISR, also the one of which it is the only member: its records are not those of the set.
     The partition notes that until the replica joins again, for the case that all its replicas are foreign (ELECT-10)
 NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
@@ -22,7 +23,7 @@ from dataclasses import replace
 from embedlog.replication.elections import Decision, best, changed, complete, elected
 from embedlog.replication.events import Add, ForceRetire, Found, Identity, Observed, Refusal, Register, Retire, SetVoter
 from embedlog.replication.records import NO_LEADER, SLOTS, Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
-from embedlog.replication.state import State
+from embedlog.replication.state import State, throttled
 from embedlog.replication.topics import held_records
 
 
@@ -137,15 +138,17 @@ def _without_node(state: State, old: Partition, event: ForceRetire) -> Partition
     node = event.node
     assigned = tuple(each for each in old.replicas if each != node)
     if not assigned:  # the only replica: another directory begins the partition again, empty
-        assigned = (min(each for each in state.nodes if each != node),)
+        assigned = (_successor(state, node),)
     isr = [each for each in old.isr if each != node and each in assigned]
     elr = [each for each in old.elr if each != node and each in assigned]
     members = isr or elr or list(assigned)
-    base = replace(
-        old,
-        adding=tuple(each for each in old.adding if each != node),
-        removing=tuple(each for each in old.removing if each != node),
-    )
+    adding = tuple(each for each in old.adding if each != node)
+    removing = tuple(each for each in old.removing if each != node)
+    if set(removing) >= set(assigned):  # the target is lost
+        adding = removing = ()
+    base = replace(old, adding=adding, removing=removing)
+    if not adding and not removing:
+        base = throttled(base, None)
     if old.leader in isr:
         return changed(state, base, isr=isr, eligible=elr, replicas=assigned, recovering=old.recovering)
     seen = event.seen.get((old.topic_id, old.number), {})
@@ -154,6 +157,12 @@ def _without_node(state: State, old: Partition, event: ForceRetire) -> Partition
     return changed(
         state, base, isr=members, eligible=elr, replicas=assigned, leader=leader, recovering=not (isr or elr) or old.recovering
     )
+
+
+def _successor(state: State, node: int) -> int:
+    """The directory for the partitions that only a node has: one that takes replicas, if there is any."""
+    others = [each for other, each in sorted(state.nodes.items()) if other != node]
+    return min(others, key=lambda each: (not each.replicas, each.leaving, each.node)).node
 
 
 def set_voter(state: State, event: SetVoter) -> Decision:

@@ -8,6 +8,8 @@ TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose
     committed that the members of the ELR do not have. The change is refused while such a partition has no complete leader. Until
     then a member of the ELR may have the only copy of a committed record
 TOPICS-5  a topic of the first directory keeps its id and its settings; that directory is the only replica and leads
+TOPICS-6  a change of `min.insync.replicas` that makes an ISR large enough, or too small, is a decision about its partition, too.
+    Only a decision brings the setting into the page of the leader
 """
 
 from __future__ import annotations
@@ -117,7 +119,12 @@ def set_config(state: State, event: SetConfig) -> Decision:
     ended = _ended(after)
     if not all(serves(state, each, event.seen.get((each.topic_id, each.number), {})) for each in ended):
         return Refusal.LEADER_NOT_AVAILABLE
-    return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended)
+    others = _affected(state, after)
+    return (
+        *records,
+        *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended),
+        *(changed(after, each, isr=each.isr, eligible=each.elr, recovering=each.recovering) for each in others),
+    )
 
 
 def _targets(state: State, live: Iterable[int], least: int) -> Racks:
@@ -147,6 +154,16 @@ def _new(
 def _ended(state: State) -> list[Partition]:
     """The partitions whose ISR is large enough, although they have an ELR (TOPICS-4)."""
     return [each for each in state.partitions.values() if each.elr and len(each.isr) >= state.required(each)]
+
+
+def _affected(state: State, after: State) -> list[Partition]:
+    """The partitions, without those of TOPICS-4, whose ISR is large enough in one of the two states only (TOPICS-6)."""
+    found = []
+    for each in after.partitions.values():
+        was_small, is_small = (len(each.isr) < one.required(each) for one in (state, after))
+        if was_small != is_small and (is_small or not each.elr):
+            found.append(each)
+    return found
 
 
 def _is_allowed(config: Mapping[str, str]) -> bool:

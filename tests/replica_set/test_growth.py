@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -313,8 +314,35 @@ def test_the_methods_of_a_log_check_their_arguments(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         with pytest.raises(TypeError, match="rack"):
             log.add_directory(tmp_path / "d4", rack=7)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="voter"):
+            log.add_directory(tmp_path / "d4", voter=0)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="node"):
             log.retire_directory("2")  # type: ignore[arg-type]
         assert not (tmp_path / "d4").exists()
     with embedlog.open(paths(tmp_path), read_only=True) as log, pytest.raises(embedlog.ReadOnlyError):
         log.add_directory(tmp_path / "d4")
+
+
+def test_a_path_or_rack_that_no_file_can_have_changes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"\xff")
+    with embedlog.open(tmp_path / "single", config=QUIET) as log:
+        with pytest.raises(ReplicaSetError, match="UTF-8"):
+            log.add_directory(place)
+        assert not (tmp_path / "single" / file_names.REPLICAS).exists()
+    with embedlog.open(paths(tmp_path, 2), config=QUIET, racks=["a", "b"]) as log:
+        for path, rack in ((place, "c"), (tmp_path / "new", "\ud800")):
+            with pytest.raises(ReplicaSetError, match="UTF-8"):
+                log.add_directory(path, rack=rack)
+            assert not path.exists()
+
+
+def test_a_partition_of_a_lost_directory_begins_again_where_replicas_are(tmp_path: Path) -> None:
+    with opened(tmp_path, 1) as log:
+        assert add(log, tmp_path / "witness", replicas=False) == 2
+        assert add(log, tmp_path / "d3") == 3
+        log.create_topic("t", assignment={0: [1]})
+        retire(log, 1, force=True)
+        assert [each.replicas for each in log.replicas().partitions] == [(3,)]
+        assert not (tmp_path / "witness" / "t-0").exists()
+        send(log, b"again")
+        assert values(log) == [b"again"]

@@ -337,6 +337,22 @@ def test_wrong_racks_change_nothing(tmp_path: Path, wrong: list[str | None]) -> 
         embedlog.open(tmp_path / "d1", racks=["a"], config=QUIET)
 
 
+def test_racks_of_some_directories_are_refused_if_others_have_none(tmp_path: Path) -> None:
+    """Otherwise no topic could be placed from then on."""
+    made(tmp_path)
+    with pytest.raises(ReplicaSetError, match="give racks for all"):
+        embedlog.open(paths(tmp_path, 2), racks=["a", "b"], config=QUIET)
+    with opened(tmp_path, 2) as log:
+        assert racks(log) == [None, None, None]
+        log.create_topic("u", replication_factor=2)
+
+
+def test_a_rack_that_no_file_can_have_is_refused_before_the_set_up(tmp_path: Path) -> None:
+    with pytest.raises(ReplicaSetError, match="UTF-8"):
+        embedlog.open(paths(tmp_path, 2), racks=["\ud800", "b"], config=QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_new_set_of_two_recommends_a_witness_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int) -> None:
     for _ in range(2):

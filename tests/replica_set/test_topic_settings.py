@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.errors import RecordTooLargeError
+from embedlog.errors import DeadlineError, RecordTooLargeError
 from tests.replica_set.test_opening import QUIET, made, paths, send
 from tests.replica_set.test_returning import moved_away, moved_back, replica
 
@@ -34,6 +34,25 @@ def test_each_process_applies_them_in_each_directory(tmp_path: Path) -> None:
         log.alter_topic("t", {"retention.ms": None})
         other.describe_topic("t")
         assert retention(other) == [-1, -1, -1]
+
+
+def test_a_required_size_applies_to_an_isr_that_is_too_small(tmp_path: Path) -> None:
+    """Before, the leader accepted `acks=all` with one replica until the next change of the ISR."""
+    made(tmp_path)
+    with embedlog.open(paths(tmp_path), config=QUIET) as log, embedlog.open(paths(tmp_path), config=QUIET) as other:
+        send(other, b"second")
+        log.reassign({embedlog.TopicPartition("t", 0): [1, 2]})
+        log.housekeep()
+        moved_away(tmp_path / "d2")
+        send(log, b"alone")
+        send(other, b"alone, too")
+        log.alter_topic("t", {"min.insync.replicas": 2})
+        for each in (log, other):
+            with pytest.raises(DeadlineError, match="too few replicas"):
+                send(each, b"refused", delivery_timeout_ms=300, request_timeout_ms=200)
+        log.alter_topic("t", {"min.insync.replicas": None})
+        send(other, b"accepted")
+        moved_back(tmp_path / "d2")
 
 
 def test_a_directory_notes_them_for_a_use_without_the_set(tmp_path: Path) -> None:

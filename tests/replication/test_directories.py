@@ -16,6 +16,8 @@ from embedlog.replication.events import (
     DeleteTopic,
     Elect,
     Election,
+    FinishReassignment,
+    ForceRetire,
     Found,
     HeldTopic,
     Observed,
@@ -26,7 +28,7 @@ from embedlog.replication.events import (
     SetVoter,
 )
 from embedlog.replication.records import NO_LEADER, SLOTS, TOPIC, RegisterBroker, Tombstone, UnregisterBroker, key_of
-from embedlog.replication.state import State, apply
+from embedlog.replication.state import State, apply, throttle_of
 from tests.support.replica_sets import (
     CLUSTER,
     PLACE,
@@ -336,3 +338,34 @@ def test_partitions_keep_the_directory_of_a_node_that_is_gone() -> None:
 def test_a_topic_may_be_placed_on_one_directory() -> None:
     state = after(a_set([5]), CreateTopic("t", TOPIC_ID, frozenset({5})))
     assert partition(state).replicas == (5,)
+
+
+# ---- forced retirement -----------------------------------------------------------------------------------------------
+
+
+def test_a_reassignment_that_loses_its_whole_target_is_cancelled() -> None:
+    """Before, it had no replica to wait for and could not be finished."""
+    state = with_topic((2,), spare=(1, 3))
+    state = after(state, Reassign(PLACE, 0, (1,), 1000), ForceRetire(1, {PLACE: seen("2")}))
+    found = partition(state)
+    assert (found.replicas, found.isr, found.leader, found.adding, found.removing) == ((2,), (2,), 2, (), ())
+    assert throttle_of(found) is None
+
+
+def test_a_reassignment_continues_if_a_part_of_its_target_is_left() -> None:
+    state = with_topic((3,), spare=(1, 2))
+    state = after(state, Reassign(PLACE, 0, (1, 2), 1000), ForceRetire(1, {PLACE: seen("3")}))
+    assert (partition(state).adding, partition(state).removing, throttle_of(partition(state))) == ((2,), (3,), 1000)
+    joined = AlterIsr(PLACE, 0, partition(state).partition_epoch, (2, 3), {2: incarnation(2)})
+    state = after(state, joined)
+    state = after(state, FinishReassignment(PLACE, partition(state).partition_epoch, seen("2 3")))
+    assert (partition(state).replicas, partition(state).leader) == ((2,), 2)
+
+
+def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_leaving_directory() -> None:
+    state = after(State(CLUSTER), Add(identity(1), offset=1), Add(identity(2), offset=2, replicas=False))
+    state = after(state, Add(identity(3), offset=3), Add(identity(4), offset=4))
+    state = after(state, CreateTopic("t", TOPIC_ID, frozenset({1}), assignment=((1,),)))
+    assert partition(after(state, ForceRetire(1))).replicas == (3,)
+    leaving = apply(state, replace(state.nodes[3], leaving=True))
+    assert partition(after(leaving, ForceRetire(1))).replicas == (4,)

@@ -196,6 +196,17 @@ def test_a_lower_required_size_ends_the_elr() -> None:
     assert untouched == partition(state)
 
 
+def test_a_required_size_that_the_isr_does_not_have_is_a_decision_about_the_partition() -> None:
+    """The leader uses the setting of its installed decision, and only a newer decision is installed."""
+    state = having(with_topic(), isr=(1,))
+    raised = after(state, SetConfig("t", {LEAST: "2"}))
+    assert (partition(raised).partition_epoch, partition(raised).isr, partition(raised).leader_epoch) == (1, (1,), 0)
+    higher = after(raised, SetConfig("t", {LEAST: "3"}))
+    assert partition(higher) == partition(raised), "it was too small before"
+    assert partition(after(higher, SetConfig("t", {LEAST: "1"}))).partition_epoch == 2
+    assert partition(after(with_topic(), SetConfig("t", {LEAST: "3"}))).partition_epoch == 0, "the ISR is large enough"
+
+
 def test_a_default_ends_the_elr_of_the_topics_that_it_reaches() -> None:
     state = having(after(with_topic(), SetConfig("", {LEAST: "2"}, NODE)), isr=(1,), elr=(2,))
     own = after(state, SetConfig("t", {LEAST: "2"}))
