@@ -316,10 +316,15 @@ class AsyncConsumer(Generic[K, V]):
         if self._closed:
             return
         self._closed = True
-        consumer = self._sync
-        if consumer is not None:
-            consumer._waiting.stop()  # ends the thread's wait; the close runs after it
-            await self._on_thread(lambda: consumer._end(timeout, automatic=automatic))
+        if self._sync is not None:
+            self._sync._waiting.stop()  # ends the thread's wait; the close runs after it
+
+        def end() -> None:  # on the thread, where a first call may have made the consumer meanwhile
+            if self._sync is not None:
+                self._sync._end(timeout, automatic=automatic)
+
+        if self._executor.has_threads:
+            await self._on_thread(end)
         self._executor.shutdown()
 
     async def _on_thread(self, call: Callable[[], Found]) -> Found:
@@ -385,6 +390,8 @@ class AsyncConsumer(Generic[K, V]):
         return made
 
     def _make(self) -> Consumer[K, V]:
+        if self._closed:
+            raise ClosedError("the consumer was closed during its first call")
         if self._sync is None:
             made = Consumer(self._engine, self._topics, self._config)
             self._engine.waiter(made._waiting)  # created here: a wake-up from the loop then takes no lock

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from embedlog.errors import ConcurrentUseError, ForkedError
+from embedlog.errors import ClosedError, ConcurrentUseError, ForkedError
 
 Outcome = TypeVar("Outcome")
 
@@ -89,7 +89,8 @@ class Executor:
     async def run(self, call: Callable[[], Outcome], cancelled: Callable[[bool], object] | None = None) -> Outcome:
         """`call()` on a thread. If the task is cancelled, `cancelled(whether the call still continues)` is called.
 
-        Raises ForkedError, and RuntimeError if the system refuses the first thread: the call is not made then.
+        Raises ClosedError after `shutdown`, ForkedError, and RuntimeError if the system refuses the first thread: the call is not
+        made then.
         """
         if self._pid != os.getpid():
             raise ForkedError("the threads exist in the parent process only: open the log again in the child")
@@ -104,12 +105,14 @@ class Executor:
                     cancelled(continues)
             raise
 
-    def post(self, call: Callable[[], None]) -> None:
+    def post(self, call: Callable[[], object]) -> None:
         """Queue `call()` for a thread after the earlier calls; no task waits for it, and it must not raise."""
         self._put(Job(call))
 
     def _put(self, job: Job[Any]) -> None:
         with self._lock:
+            if not self._end.alive:  # its threads would never make the call
+                raise ClosedError("the client was closed")
             if len(self._busy) >= self._thread_count < self._limit:
                 self._add_thread()
             self._busy.append(None)
@@ -125,6 +128,11 @@ class Executor:
             self._thread_count -= 1
             if not self._thread_count:
                 raise
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether a call was made."""
+        return self._thread_count > 0
 
     def shutdown(self) -> None:
         """End the threads after the queued calls. Idempotent."""

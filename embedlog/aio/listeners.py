@@ -1,6 +1,7 @@
 """Runs rebalance listeners that are coroutines: in the loop, while the consumer's thread waits and serves their calls.
 
-AIOLISTENER-1  a listener runs during a call on the thread: the thread itself executes the listener's calls of the consumer
+AIOLISTENER-1  a listener runs during a call on the thread: the thread itself executes the listener's calls of the consumer.
+    So it does for tasks that the listener starts, which inherit its context. After the listener's end they are tasks like others
 AIOLISTENER-2  a listener that is cancelled, or whose loop is closed, has failed: the thread never waits forever
 """
 
@@ -9,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from embedlog.aio.executor import Job
 from embedlog.consumer.rebalance_listener import Listener
 from embedlog.types import TopicPartition
 
 Found = TypeVar("Found")
+Jobs: TypeAlias = SimpleQueue[Job[Any] | None]
+
+_around: ContextVar[tuple[Jobs, ...]] = ContextVar("embedlog listeners", default=())  # those of a task and of its parents
 
 
 class Bridge:
@@ -24,7 +29,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._served: dict[asyncio.Task[Any], SimpleQueue[Job[Any] | None]] = {}
+        self._served: set[Jobs] = set()  # of listeners that the thread waits for
 
     def bridged(self, listener: Listener | None) -> Listener | None:
         """The function that the thread calls for a listener: the listener itself unless it is a coroutine function."""
@@ -33,16 +38,15 @@ class Bridge:
         return lambda tps: self._run(listener, tps)
 
     def _run(self, listener: Any, tps: list[TopicPartition]) -> None:
-        jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        jobs: Jobs = SimpleQueue()
 
         async def body() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._served[task] = jobs
+            _around.set((*_around.get(), jobs))
+            self._served.add(jobs)
             try:
                 await listener(tps)
             finally:
-                del self._served[task]
+                self._served.discard(jobs)
 
         assert self.loop is not None
         made = body()
@@ -60,14 +64,12 @@ class Bridge:
     async def serve(self, call: Callable[[], Found]) -> Found:
         """A call from a listener. REQUIRES `is_listener`."""
         job = Job(call)
-        task = asyncio.current_task()
-        assert task is not None
-        self._served[task].put(job)
+        next(each for each in _around.get() if each in self._served).put(job)
         return await job.waiter
 
     def is_listener(self) -> bool:
-        """Whether the running task is a listener that this consumer waits for."""
-        return bool(self._served) and asyncio.current_task() in self._served
+        """Whether the running task is a listener that this consumer waits for, or was started by it."""
+        return bool(self._served) and not self._served.isdisjoint(_around.get())
 
 
 def _calls_a_coroutine(listener: Any) -> bool:

@@ -280,14 +280,20 @@ class AsyncProducer(Generic[K, V]):
             return
         self._closed = True
         self._routes = {}
-        producer = self._sync
+
+        def end() -> None:  # on the thread, where a first call may have made the producer meanwhile
+            if self._sync is not None:
+                self._sync._end(self._await_unfinished(timeout))
+
+        def log_unreported() -> None:
+            if self._sync is not None:
+                self._sync._failures.log_unreported()
+
         try:
-            if producer is not None:
-                # not after the calls that wait for memory: it ends their wait
-                await self._steps.run(lambda: producer._end(self._await_unfinished(timeout)))
+            if self._steps.has_threads:
+                await self._steps.run(end)  # not after the calls that wait for memory: it ends their wait
         except asyncio.CancelledError:
-            if producer is not None:
-                self._steps.post(producer._failures.log_unreported)  # after the end
+            self._steps.post(log_unreported)  # after the end
             raise
         finally:
             self._executor.shutdown()
@@ -303,17 +309,7 @@ class AsyncProducer(Generic[K, V]):
 
     async def begin_transaction(self) -> None:
         """As `Producer.begin_transaction`. A cancelled call leaves no transaction open."""
-        begun: list[bool] = []
-
-        def begin(producer: Producer) -> None:
-            producer.begin_transaction()
-            begun.append(True)
-
-        try:
-            await self._step("begin_transaction", begin)
-        except asyncio.CancelledError as problem:
-            self._steps.post(partial(self._undo, begun, problem))
-            raise
+        await self._begin(object())
 
     async def commit_transaction(self) -> None:
         """As `Producer.commit_transaction`."""
@@ -337,22 +333,28 @@ class AsyncProducer(Generic[K, V]):
 
         A cancellation inside aborts. A commit that is cancelled continues to its end.
         """
-        await self.begin_transaction()
+        opener = object()
         try:
+            await self._begin(opener)  # inside, since an interrupt may come after it
             yield self
             await self.commit_transaction()
         except BaseException as problem:
-            if (found := await self._steps.run(partial(self._abort_after_failure, problem))) is not problem:
+            if self._closed or self._sync is None:
+                raise  # the close has aborted it
+            if (found := await self._steps.run(partial(self._abort_after_failure, opener, problem))) is not problem:
                 raise found from None
             raise
 
-    def _undo(self, begun: list[bool], problem: BaseException) -> None:
-        if begun:
-            self._abort_after_failure(problem)
+    async def _begin(self, opener: object) -> None:
+        try:
+            await self._step("begin_transaction", lambda producer: producer._begin(opener))
+        except asyncio.CancelledError as problem:
+            self._steps.post(partial(self._abort_after_failure, opener, problem))
+            raise
 
-    def _abort_after_failure(self, problem: BaseException) -> BaseException:
-        """On a thread, after the earlier calls; without effect if no transaction is open."""
-        return problem if self._sync is None else self._sync._abort_after_failure(problem)
+    def _abort_after_failure(self, opener: object, problem: BaseException) -> BaseException:
+        """On a thread, after the earlier calls; without effect on a transaction that another call has opened."""
+        return problem if self._sync is None else self._sync._abort_after_failure(opener, problem)
 
     async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
         producer = await self._made()
@@ -386,6 +388,8 @@ class AsyncProducer(Generic[K, V]):
         return producer
 
     def _make(self) -> None:
+        if self._closed:
+            raise ClosedError("the producer was closed during its first call")
         if self._sync is None:
             self._engine.check_writable()
             made = Producer(self._engine, self._config)

@@ -13,6 +13,10 @@ INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts aft
     A reader waits until what it has read is committed (REPLICA-22)
 INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again, from the newer view.
     So is one of which nothing was written, since too few replicas were in sync. A written one is waited for, not repeated
+INTERNALTOPIC-9  a view whose update was interrupted is rebuilt, since some records are applied. The position says so during
+    the update: an interrupt can come at any point
+INTERNALTOPIC-10  no thread waits without limit for another one's update: a signal handler in the midst of it may wait for that
+    thread. It takes another view
 """
 
 from __future__ import annotations
@@ -58,6 +62,8 @@ REST_BYTES: Final = 1 << 20  # read under the lock at most
 REPLAY_BYTES: Final = 1 << 20
 REFRESHES: Final = 8  # of a view while leaders change
 RETRY_NS: Final = 200_000_000  # at most, between two attempts: decisions of the set wake a waiting process earlier
+UPDATE_S: Final = 1.0  # for an update of another thread, which takes milliseconds unless a signal handler interrupts it
+INCOMPLETE: Final = -1  # the position of a view that no records may be applied to: it is rebuilt, or being updated
 
 Record = replay.Record
 
@@ -81,23 +87,33 @@ class _Mirror(Generic[V]):
         self.make_view = make_view
         view = make_view()
         self.transactional = isinstance(view, TransactionalView)
-        self.state = _ReplayState(-1, -1, view)
+        self.state = _ReplayState(INCOMPLETE, -1, view)
         self.topics = 1  # the topics' version at the last lookup of the partition; odd: a change was in progress
         # For updates of the position; never held during a wait or a read. Reentrant only so that its holder is known: a signal
         # handler in the midst of an update gets another mirror (`_mirror`), since the update is neither done nor to be repeated.
         self.mutex = threading.RLock()
 
+    def update(self, after: _ReplayState[V], records: replay.Records) -> None:
+        """Apply records to the view of `after`. REQUIRES the mutex."""
+        self.state = self.state._replace(position=INCOMPLETE)  # INTERNALTOPIC-9
+        records.apply_to(after.view)
+        self.state = after
+
+
+class _Stuck(Exception):
+    """The update of another thread does not end (INTERNALTOPIC-10)."""
+
 
 class Decision(Generic[V]):
     """The lock is held and the view is current: read, decide, and append at most a few times."""
 
-    def __init__(self, mirror: _Mirror[V], deadline_ns: int) -> None:
+    def __init__(self, mirror: _Mirror[V], state: _ReplayState[V], deadline_ns: int) -> None:
         self._mirror = mirror
-        self.view = mirror.state.view
+        self.view = state.view
         self.partition = mirror.partition
         self.deadline_ns = deadline_ns
         self.writing = False
-        self.end = mirror.state.position  # offset after the last appended record
+        self.end = state.position  # offset after the last appended record
         self.late = False
         self.pending = False  # whether something was appended that counts only after the lock was released
 
@@ -108,11 +124,9 @@ class Decision(Generic[V]):
         base, self.end, unsynced_ms = mirror.partition.append_held(encode_records(records, system.wall_ms()))
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing, self.pending = False, mirror.partition.replicated
-        with mirror.mutex:
-            if mirror.state.position == base:  # otherwise a reading thread has applied them
-                for key, value in records:
-                    self.view.apply(key, value)
-                mirror.state = mirror.state._replace(position=self.end)
+        with contextlib.suppress(_Stuck), _updating(mirror):
+            if mirror.state.position == base:  # otherwise a reading thread has applied them, or the view will be rebuilt
+                mirror.update(mirror.state._replace(position=self.end), replay.Records(records, []))
         if notice:
             with contextlib.suppress(StorageError):  # the append succeeded, and waiting processes also check at intervals
                 mirror.partition.notify()
@@ -141,9 +155,8 @@ class InternalTopic(Generic[V]):
         self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
         self._count = 0
         self._unwritten: set[int] = set()
+        # Without a mutex, which a signal handler could find taken: of two mirrors for a partition, the later one remains
         self._mirrors: dict[int, _Mirror[V]] = {}
-        # A signal handler in the midst of a lookup may add a mirror: a partition can have two, of which the later one remains
-        self._mutex = threading.RLock()
 
     # ---- partitions ------------------------------------------------------------------------------
 
@@ -176,12 +189,18 @@ class InternalTopic(Generic[V]):
             found.partition.check_open()
             return found  # no topic has changed since the lookup
         partition = self._host.partition(self.name, number)
-        with self._mutex:
-            if found is None or found.partition is not partition:
-                found = self._mirrors.get(number)
-            if found is None or found.partition is not partition:  # another topic of that name: the view is not valid for it
-                found = self._mirrors[number] = _Mirror(partition, self._make_view)
-            found.topics = topics
+        if found is None or found.partition is not partition:
+            found = self._mirrors.get(number)
+        if found is None or found.partition is not partition:  # another topic of that name: the view is not valid for it
+            found = self._mirrors[number] = _Mirror(partition, self._make_view)
+        found.topics = topics
+        return found
+
+    def _another(self, number: int, stuck: _Mirror[V]) -> _Mirror[V]:
+        """Another mirror of the partition, which begins at the log start (INTERNALTOPIC-10)."""
+        found = self._mirror(number)
+        if found is stuck:
+            found = self._mirrors[number] = _Mirror(stuck.partition, self._make_view)
         return found
 
     def here(self) -> list[int]:
@@ -225,25 +244,27 @@ class InternalTopic(Generic[V]):
 
     def view(self, number: int) -> V:
         """The view, as current as a reader can be; takes no lock and writes nothing."""
-        mirror = self._mirror(number)
-        view = self._refresh(mirror)
+        mirror, state = self._refreshed(number)
         if mirror.partition.replicated:
-            mirror.partition.confirm(mirror.state.position)
-        return view
+            mirror.partition.confirm(max(state.position, mirror.state.position))
+        return state.view
 
-    @staticmethod
-    def _refresh(mirror: _Mirror[V]) -> V:
+    def _refreshed(self, number: int) -> tuple[_Mirror[V], _ReplayState[V]]:
+        mirror = self._mirror(number)
         for left in reversed(range(REFRESHES)):
             state = mirror.state  # read before the end, which is then not lower
             try:
-                _catch_up(mirror, state, mirror.partition.published())
+                found = _catch_up(mirror, state, mirror.partition.published())
             except OffsetOutOfRangeError:
                 # A later leader lacks records that were never committed. Its epoch is higher: the view is rebuilt.
                 if not mirror.partition.replicated or not left:
                     raise
+            except _Stuck:
+                mirror = self._another(number, mirror)
             else:
-                break
-        return mirror.state.view
+                assert found is not None  # no limit was given
+                return mirror, found
+        raise LockTimeoutError("other threads do not end their updates of a view", path=mirror.partition.path)
 
     # ---- decisions -------------------------------------------------------------------------------
 
@@ -270,18 +291,21 @@ class InternalTopic(Generic[V]):
         An error of embedlog raised inside leaves everything unchanged, unless it occurred during an append.
         Raises LockTimeoutError.
         """
-        mirror = self._mirror(number)
         refused: EmbedlogError | None = None
         decision: Decision[V] | None = None
         while decision is None:
             with Until(deadline_ns):
-                self._refresh(mirror)
+                mirror, _ = self._refreshed(number)
             with mirror.partition.exclusive(deadline_ns) as held:
-                if not _catch_up(mirror, mirror.state, held.now, REST_BYTES):
+                try:
+                    state = _catch_up(mirror, mirror.state, held.now, REST_BYTES)
+                except _Stuck:
+                    state = None
+                if state is None:
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
                     continue
-                decision = Decision(mirror, deadline_ns)
+                decision = Decision(mirror, state, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:
@@ -297,34 +321,60 @@ class InternalTopic(Generic[V]):
 # ---- catching up ---------------------------------------------------------------------------------
 
 
-def _catch_up(mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_bytes: int | None = None) -> bool:
-    """Bring the view to the published end; False if that needs more than the limit. `state` was read before `now`."""
+def _catch_up(
+    mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_bytes: int | None = None
+) -> _ReplayState[V] | None:
+    """The view at the published end or later; None if that needs more than the limit. `state` was read before `now`."""
     if state.position == now.log_end and state.epoch == now.epoch:
-        return True
+        return state
     lowest = max(now.log_start, min(now.purged_to, now.log_end))
     if state.position < lowest or state.position > now.log_end or state.epoch != now.epoch:
-        state = _move(mirror, state, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
+        state = _rebuilt(mirror, state, now)
     taken = 0
     while state.position < now.log_end:
         if limit_bytes is not None and taken > limit_bytes:
-            return False
+            return None
         found = mirror.partition.fetch(state.position, max_bytes=REPLAY_BYTES, upto=now.log_end)
         if found.next_offset <= state.position:
             break
         with in_file(found.path, found.position):
             records = replay.read(found.data, found.batches, state.position, mirror.transactional)
             state = _move(mirror, state, state._replace(position=found.next_offset), records)
+        if state.position == INCOMPLETE:
+            state = _rebuilt(mirror, state, now)
         taken += len(found.data)
-    return True
+    return state
+
+
+def _rebuilt(mirror: _Mirror[V], before: _ReplayState[V], now: Published) -> _ReplayState[V]:
+    """An empty view at the log start, or the present one if another thread was faster."""
+    while True:
+        after = _move(mirror, before, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
+        if after.position != INCOMPLETE:
+            return after
+        before = after  # the faster one was interrupted
 
 
 def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records) -> _ReplayState[V]:
-    """Apply records and advance the position, unless another thread was faster; returns the present one."""
-    with mirror.mutex:
+    """Apply records and advance the position, unless another thread was faster; returns the present one. Raises _Stuck."""
+    with _updating(mirror):
         if mirror.state is before:
-            records.apply_to(after.view)
-            mirror.state = after
+            mirror.update(after, records)
         return mirror.state
+
+
+@contextlib.contextmanager
+def _updating(mirror: _Mirror[V]) -> Iterator[None]:
+    """Hold the mutex. Raises _Stuck (INTERNALTOPIC-10)."""
+    try:
+        if not mirror.mutex.acquire(timeout=UPDATE_S):
+            raise _Stuck
+        yield
+    finally:
+        try:
+            mirror.mutex.release()  # in one step: an interrupt could come between a check and the release
+        except RuntimeError:
+            pass  # not acquired
 
 
 # ---- appending -----------------------------------------------------------------------------------

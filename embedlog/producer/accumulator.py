@@ -415,8 +415,8 @@ def _end_with_the_process() -> None:
     process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if process is None or util is None or process.parent_process() is None or _finalized_pid == os.getpid():
         return
-    _finalized_pid = os.getpid()
     util.Finalize(None, _close_all, exitpriority=0)
+    _finalized_pid = os.getpid()  # after an interrupt the next call registers it once more: it is harmless to close twice
 
 
 def _forget_all() -> None:

@@ -215,8 +215,7 @@ class Producer(Generic[K, V]):
 
     def begin_transaction(self) -> None:
         """Begin a transaction: `read_committed` readers see its records all together or not at all."""
-        self._pipeline.check_open()
-        self._transaction.begin()
+        self._begin()
 
     def commit_transaction(self) -> None:
         """Send buffered records and commit. Raises a record's error: then the transaction can only be aborted.
@@ -261,18 +260,21 @@ class Producer(Generic[K, V]):
         """
         opener = object()
         try:
-            self._pipeline.check_open()
-            self._transaction.begin(opener)  # inside, since an interrupt may come after it
+            self._begin(opener)  # inside, since an interrupt may come after it
             yield self
             self.commit_transaction()
         except BaseException as problem:
-            if self._transaction.opener is not opener:
-                raise  # refused: an open transaction is another's
-            if (found := self._abort_after_failure(problem)) is not problem:
+            if (found := self._abort_after_failure(opener, problem)) is not problem:
                 raise found from None
             raise
 
-    def _abort_after_failure(self, problem: BaseException) -> BaseException:
+    def _begin(self, opener: object = None) -> None:
+        self._pipeline.check_open()
+        self._transaction.begin(opener)
+
+    def _abort_after_failure(self, opener: object, problem: BaseException) -> BaseException:
+        if self._transaction.opener is not opener:
+            return problem  # refused: an open transaction is another's
         found = self._transaction.abort_after_failure(problem)
         self._failures.take()
         return found

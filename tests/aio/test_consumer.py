@@ -389,3 +389,18 @@ def test_mistakes_raise_where_they_are_awaited(
 def test_pickling_is_refused_with_the_way_to_do_it(log: embedlog.Log) -> None:
     with pytest.raises(TypeError, match="create one in the worker"):
         pickle.dumps(log.async_consumer())
+
+
+def test_a_close_before_the_first_call_ends_lets_it_fail(log: embedlog.Log) -> None:
+    """A call that meets the close is refused: it waited without limit for a thread that had ended."""
+
+    async def main() -> None:
+        consumer = log.async_consumer("one")
+        call = asyncio.create_task(consumer.poll(0.01))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await consumer.close()
+            with pytest.raises(ClosedError):
+                await call
+
+    run(main())

@@ -236,3 +236,40 @@ def test_a_cancelled_poll_in_a_group_loses_nothing(log: embedlog.Log) -> None:
         return seen
 
     assert len(run(main())) == 200
+
+
+def test_tasks_that_a_coroutine_starts_use_the_consumer(log: embedlog.Log) -> None:
+    """`gather`, `wait_for` and a group of tasks, also nested; a task that outlives the listener is one like others."""
+    send(log, 20)
+    places: list[object] = []
+    late: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        consumer = log.async_consumer(**MEMBER)
+        over = asyncio.Event()
+
+        async def continues() -> None:
+            await over.wait()
+            places.append(await consumer.position(min(consumer.assignment())))
+
+        async def assigned(tps: list[TopicPartition]) -> None:
+            places.extend(await asyncio.gather(*[consumer.position(tp) for tp in tps]))
+            places.append(await asyncio.wait_for(consumer.position(tps[0]), 20))
+
+            async def nested() -> None:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(consumer.seek(tps[0], 9))
+
+            await asyncio.create_task(nested())
+            late.append(asyncio.create_task(continues()))
+
+        async with asyncio.timeout(30), consumer:
+            await consumer.subscribe(["t"], on_assigned=assigned)
+            while not late:
+                await consumer.poll(0.05)
+            over.set()
+            await late[0]
+
+    run(main())
+    assert places[:3] == [0, 0, 0]
+    assert places[3] in (9, 10), "the poll may return the record at 9"

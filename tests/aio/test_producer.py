@@ -429,3 +429,18 @@ def test_a_loop_closed_while_its_task_waits_for_room_leaves_the_line_usable(log:
 def test_pickling_is_refused_with_the_way_to_do_it(log: embedlog.Log) -> None:
     with pytest.raises(TypeError, match="open the log in the process"):
         pickle.dumps(log.async_producer())
+
+
+def test_a_close_before_the_first_call_ends_lets_it_fail(log: embedlog.Log) -> None:
+    """A call that meets the close is refused: it waited without limit for a thread that had ended."""
+
+    async def main() -> None:
+        producer = log.async_producer()
+        calls = [asyncio.create_task(call) for call in (producer.flush(), producer.partitions_for("one"), producer.send("one"))]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await producer.close()
+            for found in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(found, ClosedError)
+
+    run(main())

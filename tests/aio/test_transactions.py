@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.aio.producer import AsyncProducer
-from embedlog.errors import FencedError, InvalidTransactionStateError, OffsetMismatchError
+from embedlog.errors import ClosedError, FencedError, InvalidTransactionStateError, OffsetMismatchError
 from tests.support.event_loops import Slow, run, turns_until, while_files_are_slow
 
 
@@ -207,3 +207,58 @@ def test_transactions_cancelled_anywhere_are_whole_or_not_at_all(log: embedlog.L
     assert sure <= set(found[0]) <= sure | perhaps
     assert len(found[0]) == len(set(found[0]))
     assert committed(log) == [b"at the end"]
+
+
+def test_an_interrupt_right_after_the_beginning_aborts(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with log.async_producer(transactional_id="x") as producer:
+            await producer.init_transactions()
+            step = producer._step
+
+            async def interrupted(name: str, call: Any) -> None:
+                await step(name, call)
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(producer, "_step", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    async with producer.transaction():
+                        pass
+            async with producer.transaction():
+                await producer.send("one", b"kept")
+
+    run(main())
+    assert committed(log) == [b"kept"]
+
+
+def test_a_refused_beginning_leaves_the_transaction_of_another_task_open(log: embedlog.Log) -> None:
+    async def main() -> None:
+        async with log.async_producer(transactional_id="x") as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                with pytest.raises(InvalidTransactionStateError):
+                    async with producer.transaction():
+                        pass
+                await producer.send("one", b"kept")
+
+    run(main())
+    assert committed(log) == [b"kept"]
+
+
+@pytest.mark.parametrize("at", ["before", "inside"])
+def test_a_producer_that_is_closed_ends_the_block_with_an_error(log: embedlog.Log, at: str) -> None:
+    """The threads of a closed producer execute no call any more: the abort waited for them without limit."""
+
+    async def main() -> None:
+        producer = log.async_producer(transactional_id="x")
+        await producer.init_transactions()
+        async with asyncio.timeout(20):
+            if at == "before":
+                await producer.close()
+            with pytest.raises(ClosedError):
+                async with producer.transaction():
+                    await producer.send("one", b"lost")
+                    await producer.close()
+
+    run(main())
+    assert committed(log) == []

@@ -95,10 +95,21 @@ def test_groups_are_listed_and_described(on_set: Callable[..., Any]) -> None:
 def test_records_of_partitions_with_a_leader_are_printed(on_set: Callable[..., Any]) -> None:
     assert on_set("cat", "t", "-p", "0")[:2] == (0, "t0\n")
     assert on_set("cat", "t", "-p", "0,2")[:2] == (0, "t0\nt2\n")
-    for options in (("-p", "1"), ("-p", "0,1"), ()):
+    for options in (("-p", "1"), ("-p", "0,1")):
         found = on_set("cat", "t", *options)
-        assert found.status
+        assert (found.status, found.out) == (1, "")
         assert "t-1" in found.err
+
+
+@pytest.mark.parametrize("options", [("cat",), ("consume", "-o", "beginning", "-e"), ("cat", "-X", "max.poll.records=1")])
+def test_all_records_that_can_be_read_are_printed_before_the_failure(
+    on_set: Callable[..., Any], options: tuple[str, ...]
+) -> None:
+    found = on_set(*options, "t", "u")
+    assert found.out.splitlines() == ["t0", "t2", "u"]
+    assert found.status == 1
+    assert "t-1" in found.err
+    assert on_set(*options, "u")[:2] == (0, "u\n")
 
 
 def test_a_check_reports_what_it_could_not_read(on_set: Callable[..., Any], tmp_path: Path) -> None:

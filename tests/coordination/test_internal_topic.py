@@ -17,7 +17,7 @@ from embedlog.errors import FencedError, LockTimeoutError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
 from tests.faults.harness.processes import Nursery
-from tests.support.interrupts import within
+from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt, within
 from tests.support.mutants import mutated
 
 NAME = "__transaction_state"
@@ -250,18 +250,18 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
         mine, theirs = topic_of(one), topic_of(two)
         mine.partition_of("a")
         count_up(mine)
-        refresh, times = mine._refresh, []
+        refresh, times = mine._refreshed, []
 
-        def refresh_and_be_overtaken(mirror: Any) -> Newest:
-            view = refresh(mirror)
+        def refresh_and_be_overtaken(number: int) -> Any:
+            found = refresh(number)
             if len(times) < 3:
                 with theirs.deciding(0, soon()) as decision:
                     for at in range(40):
                         decision.append([(b"n", b"%d" % (100 * len(times) + at)), (b"other", bytes(100))])
             times.append(1)
-            return view
+            return found
 
-        monkeypatch.setattr(mine, "_refresh", refresh_and_be_overtaken)
+        monkeypatch.setattr(mine, "_refreshed", refresh_and_be_overtaken)
         assert count_up(mine) == 240
         assert len(times) == 4, "it gave the lock back three times"
 
@@ -338,3 +338,68 @@ def test_a_signal_handler_reads_and_decides_while_its_thread_changes_the_view(lo
         assert topic.view(0).values == other.view(0).values == {b"n": b"last", b"handler": b"3"}
 
     within(20, whole)
+
+
+class Sums(Newest):
+    """A view that a record changes each time it is applied."""
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        total = int(self.values.get(key, b"0")) + int(value or b"0")
+        self.applied += 1
+        self.values[key] = b"%d" % total
+
+
+@OF_THIS_INTERPRETER
+@pytest.mark.parametrize("kind", ["read", "append"])
+def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(log: embedlog.Log, kind: str) -> None:
+    config = {"cleanup.policy": "delete", "compression.type": "uncompressed"}
+    topic, other = (InternalTopic(log._engine, NAME, partitions=1, config=config, view=Sums) for _ in range(2))
+    topic.partition_of("a")
+    records = [(b"n", b"1"), (b"n", b"10")]
+
+    def append(to: InternalTopic[Sums]) -> None:
+        with to.deciding(0, soon()) as decision:
+            decision.append(records)
+
+    append(topic)
+    for nth in range(1, 500):
+        if kind == "read":
+            append(other)
+        interrupt = Interrupt(nth, {"internal_topic.py", "replay.py", "test_internal_topic.py"})
+        interrupt.run(lambda: topic.view(0) if kind == "read" else append(topic))
+        count = int(topic.partition(0).published().log_end)
+        assert topic.view(0).values == {b"n": b"%d" % (count // 2 * 11)}, interrupt.struck
+        if interrupt.struck is None:
+            break
+    assert interrupt.struck is None
+    assert nth > 20
+
+
+def test_no_thread_waits_for_an_update_that_does_not_end(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may be in a signal handler that waits for the others (INTERNALTOPIC-10)."""
+    monkeypatch.setattr(internal_topic, "UPDATE_S", 0.01)
+    reached, ended = threading.Event(), threading.Event()
+
+    class Slow(Newest):
+        def apply(self, key: bytes, value: bytes | None) -> None:
+            if threading.current_thread() is slow:
+                reached.set()
+                assert ended.wait(20)
+            super().apply(key, value)
+
+    config = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
+    topic = InternalTopic(log._engine, NAME, partitions=1, config=config, view=Slow)
+    other = topic_of(log, 1)
+    other.partition_of("a")
+    count_up(other)
+    slow = threading.Thread(target=lambda: topic.view(0))
+    slow.start()
+    try:
+        assert reached.wait(20)
+        within(20, lambda: topic.view(0))
+        assert topic.view(0).values == {b"n": b"1"}
+        within(20, lambda: count_up(topic))
+    finally:
+        ended.set()
+        slow.join()
+    assert topic.view(0).values == other.view(0).values == {b"n": b"2"}

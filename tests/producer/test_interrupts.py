@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.process
+import multiprocessing.util
 import signal
 import threading
 from functools import partial
@@ -221,3 +223,26 @@ def test_a_signal_handler_may_close_anywhere_in_the_bookkeeping_of_a_batch(log: 
             rows += 3 if problem is None else 0
     assert nth > 20
     assert len(values(log)) == rows
+
+
+def test_an_interrupt_before_the_registration_for_the_exit_lets_the_next_start_register(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a worker of `multiprocessing`: without the registration the records of all producers were lost at its end."""
+    registered: list[object] = []
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        monkeypatch.setattr(multiprocessing.util, "Finalize", lambda *arguments, **options: registered.append(arguments[1]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: multiprocessing.process.current_process())
+    monkeypatch.setattr(multiprocessing.util, "Finalize", interrupted)
+    monkeypatch.setattr(accumulator, "_finalized_pid", 0)
+    with log.producer() as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("one", b"v")
+        assert not registered
+        producer.send("one", b"v").result(20)
+    with log.producer() as producer:
+        producer.send("one", b"v").result(20)
+    assert registered == [accumulator._close_all]

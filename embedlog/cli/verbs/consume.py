@@ -5,6 +5,8 @@ CONSUME-2  a reading that ends at known offsets is a scan, whose second thread d
     consumer, which reads instead
 CONSUME-3  a reading that waits for records ends when the reader of the output has ended, also if none arrives
 CONSUME-4  a group commits what was written to the output, after it was flushed
+CONSUME-5  a reading that ends at known offsets, without `-p`, passes over partitions without a leader. It names them at its end
+    (READABLE-1)
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
 from embedlog.cli.arguments import group_ids, matching, numbers, settings, topic_names
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.positions import Span, span
+from embedlog.cli.readable import Readable
 from embedlog.cli.reader_watch import ending_with_reader
 from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, as_bytes, by_properties, envelope, formatted, unescaped
 
@@ -119,12 +122,19 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
             given["isolation.level"] = options["isolation_level"]
         if group is not None:
             return 0 if _read_in_group(log, group, given, reading, writer.write) else 1
+        leaderless: list[embedlog.LeaderNotAvailableError] = []
         with log.consumer(config=given) as consumer:
-            limits = _limits(log, consumer, reading)
+            limits = _limits(log, consumer, reading, leaderless)
             if reading.exit_at_end and not options["consumer_settings"]:
-                return 0 if _scan(log, limits, reading, writer, options["isolation_level"] or "read_uncommitted") else 1
-            with ending_with_reader(consumer):
-                return 0 if _follow(consumer, limits, reading, writer.write) else 1
+                written = _scan(log, limits, reading, writer, options["isolation_level"] or "read_uncommitted")
+            else:
+                with ending_with_reader(consumer):
+                    written = _follow(consumer, limits, reading, writer.write)
+        sys.stdout.flush()
+        readable = Readable()
+        for problem in leaderless:
+            readable.note(problem)
+        return readable.status(bool(written))
 
 
 def _topics(log: Log, options: dict[str, Any]) -> list[str]:
@@ -160,14 +170,21 @@ def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _limits(log: Log, consumer: Consumer[Any, Any], reading: Reading) -> Span:
-    """The partitions to read, which are assigned, with their first offsets and ends."""
+def _limits(log: Log, consumer: Consumer[Any, Any], reading: Reading, leaderless: list[embedlog.LeaderNotAvailableError]) -> Span:
+    """The partitions to read, which are assigned, with their first offsets and ends (CONSUME-5)."""
+
+    def present(topic: str) -> list[int]:
+        try:
+            found = log.describe_topic(topic)
+        except embedlog.LeaderNotAvailableError as problem:
+            if not reading.exit_at_end:
+                raise
+            leaderless.append(problem)
+            found = log.describe_topic(topic, available_only=True)
+        return [each.partition for each in found.partitions]
+
     given = None if reading.partitions is None else list(dict.fromkeys(reading.partitions))
-    tps = [
-        TopicPartition(topic, number)
-        for topic in reading.topics
-        for number in ([each.partition for each in log.describe_topic(topic).partitions] if given is None else given)
-    ]
+    tps = [TopicPartition(topic, number) for topic in reading.topics for number in (present(topic) if given is None else given)]
     consumer.assign(tps)  # refuses an absent partition
     found = span(consumer, tps, reading.positions, reading.default)
     return Span(found.starts, (consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends)
