@@ -338,9 +338,14 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
-        self.loads.end()
-        for service in self._services:
-            service.stop()
+        try:
+            self.loads.end()
+            for service in self._services:
+                service.stop()
+        finally:  # also after an interrupt: the next call of `close` does nothing
+            self._leave_all()
+
+    def _leave_all(self) -> None:
         self._closer = threading.get_ident()  # the only thread that may still use the partitions
         self._end()
         try:

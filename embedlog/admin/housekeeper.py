@@ -2,7 +2,8 @@
 
 HOUSEKEEPER-1  one process at a time per directory, by the lock of its jobs; none after close
 HOUSEKEEPER-2  other processes need not wait for it: appenders sync themselves, `log.housekeep()` does a round explicitly
-HOUSEKEEPER-3  the thread ends only with its log. A failure in transactions or groups is logged, and the other tasks continue
+HOUSEKEEPER-3  the thread ends only with its log. A failure in transactions or groups is logged, and the other tasks continue.
+    The close of the log waits for it up to `lock.timeout.ms`: a signal handler may have interrupted what the thread waits for
 HOUSEKEEPER-4  the jobs of a directory are those of `directory_jobs`; the tasks of the open log are transactions and groups. Their
     times are in the control page of the first directory, and its lock orders them
 """
@@ -27,6 +28,7 @@ logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page: times of the next runs, on the boot clock.
 NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_OFFSETS_NS, NEXT_GROUPS_NS = 6, 7, 13, 14
+END_S = 1.0  # for the end of the thread after its last step
 GROUPS_MS = 2000  # between two checks of groups whose members may all have ended: live members check each other
 
 
@@ -35,7 +37,7 @@ class Housekeeper:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._stop = threading.Event()
+        self._stop, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.jobs = self._first_jobs()
         try:
@@ -57,11 +59,22 @@ class Housekeeper:
         self._thread = thread  # `stop` cannot join a thread that was not started
 
     def stop(self) -> None:
-        """End the thread and wait for it. Idempotent."""
+        """End the thread and wait for it, within the limit (HOUSEKEEPER-3). Idempotent."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            timeout_ms = self._engine.config.lock_timeout_ms
+            if self._ended.wait(timeout_ms / 1000):  # not join(): after an interrupt it considers the thread ended
+                thread.join(END_S)
+            else:
+                logger.warning(
+                    "the housekeeper of %s is still at work after %d ms (lock.timeout.ms); the log is closed without it",
+                    self._engine.path, timeout_ms,
+                )  # fmt: skip
+            return
+        self._close_jobs()
+
+    def _close_jobs(self) -> None:
         self.jobs.close()
 
     def abandon(self) -> None:
@@ -72,6 +85,13 @@ class Housekeeper:
     # ---- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._work_until_the_end()
+        finally:
+            self._close_jobs()  # here: `stop` may have returned before
+            self._ended.set()
+
+    def _work_until_the_end(self) -> None:
         while not self._sleep(self._engine.config.log_flush_scheduler_interval_ms / 1000):
             try:
                 with self.jobs.reported("a round"):

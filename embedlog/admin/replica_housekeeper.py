@@ -53,7 +53,7 @@ class ReplicaHousekeeper(Housekeeper):
         self._by_directory: dict[LogDirectory, DirectoryJobs] = {}
         super().__init__(engine)
         self._deleted = DeletedTopics(engine)
-        self._choosing = threading.Lock()
+        self._choosing = threading.RLock()  # a signal handler may append, too, inside `_note_late`
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
         self._wake = threading.Event()
         self._seen, self._check_ns, self._copy_ns = (0, 0), 0, 0
@@ -62,10 +62,13 @@ class ReplicaHousekeeper(Housekeeper):
         self._set.directories.appended = self._note_late
 
     def stop(self) -> None:
-        """End the thread and wait for it. Idempotent."""
+        """End the thread and wait for it, within the limit (HOUSEKEEPER-3). Idempotent."""
         self._stop.set()
         self._wake.set()
         super().stop()
+
+    def _close_jobs(self) -> None:
+        super()._close_jobs()
         for each in self._by_directory.values():
             each.close()
 
