@@ -2,6 +2,7 @@
 
 CLIENTS-1  every client is closed, even if the close of another one raises
 CLIENTS-2  lost records of producers are raised after everything is closed; if another exception is raised, they are logged
+CLIENTS-3  the records of a producer that was dropped without a close are written first, too; their losses are logged
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from embedlog.errors import DeliveryError, ListenerError
 
 logger = logging.getLogger("embedlog")
+
+
+Member = TypeVar("Member")
 
 
 class Client(Protocol):
@@ -23,14 +27,25 @@ class Client(Protocol):
     def close(self) -> None: ...
 
 
+class Dropped(Protocol):
+    """What is left of a producer that was dropped: records, and the thread that writes them."""
+
+    def close(self, timeout_s: float | None) -> bool: ...
+
+
 class Children:
-    """The producers and consumers of one log; dropped ones are forgotten. Threads: any."""
+    """The producers and consumers of one log; dropped consumers are forgotten. Threads: any, also in the midst of `add`."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[Client] = weakref.WeakSet()
+        # Not weak sets: to iterate them fails if another thread adds a member meanwhile
+        self._all: weakref.WeakValueDictionary[int, Client] = weakref.WeakValueDictionary()
+        self._dropped: weakref.WeakValueDictionary[int, Dropped] = weakref.WeakValueDictionary()
 
     def add(self, child: Client) -> None:
-        self._all.add(child)
+        self._all[id(child)] = child
+
+    def add_dropped(self, dropped: Dropped) -> None:
+        self._dropped[id(dropped)] = dropped
 
     @contextmanager
     def closed(self) -> Iterator[None]:
@@ -58,7 +73,9 @@ class Children:
 
     def _close(self) -> list[DeliveryError]:
         lost: list[DeliveryError] = []
-        for child in list(self._all):
+        for dropped in _live(self._dropped):
+            dropped.close(None)
+        for child in _live(self._all):
             try:
                 child.close()
             except DeliveryError as problem:
@@ -66,6 +83,10 @@ class Children:
             except ListenerError as problem:  # the others, and the log, must still be closed
                 logger.error("closing %r: %s", child, problem)
         return lost
+
+
+def _live(members: weakref.WeakValueDictionary[int, Member]) -> list[Member]:
+    return [member for each in members.valuerefs() if (member := each()) is not None]
 
 
 def joined(lost: list[DeliveryError]) -> DeliveryError:

@@ -315,6 +315,7 @@ class Producer(Generic[K, V]):
             return
         warnings.warn(f"{self._name} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
         self._accumulator.detach()  # the thread sends the buffered records, and ends
+        self._engine.children.add_dropped(self._accumulator)  # its thread keeps it until then
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 

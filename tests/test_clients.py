@@ -1,0 +1,83 @@
+"""The close of a log with its clients: of those that were dropped, and of those that another thread makes meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog.clients import Children
+from embedlog.errors import DeliveryError
+from embedlog.producer.accumulator import Accumulator
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[embedlog.Log]:
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as opened:
+        opened.create_topic("t", 2)
+        yield opened
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were lost: the log was closed before the thread of the producer wrote them."""
+    closing, left = threading.Event(), threading.Event()
+    close, leave, deliver = Children._close, log._engine._leave, Accumulator._deliver
+
+    def closed(children: Children) -> list[DeliveryError]:
+        closing.set()
+        return close(children)
+
+    def late(accumulator: Accumulator, queue: Any) -> None:
+        assert closing.wait(20)
+        left.wait(0.3)  # the present close comes after the delivery
+        deliver(accumulator, queue)
+
+    monkeypatch.setattr(Children, "_close", closed)
+    monkeypatch.setattr(log._engine, "_leave", lambda: (leave(), left.set()))
+    monkeypatch.setattr(Accumulator, "_deliver", late)
+    producer = log.producer(linger_ms=60_000)
+    futures = [producer.send("t", b"%d" % number) for number in range(1000)]
+    del producer
+    gc.collect()
+    log.close()
+    assert [future.exception(20) for future in futures] == [None] * 1000
+    with embedlog.open(log.path, read_only=True) as again:
+        assert len(list(again.scan("t").records())) == 1000
+
+
+def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
+    """The iteration over the clients failed with RuntimeError, and the log stayed open."""
+    children = Children()
+    made: list[Any] = []
+
+    class Client:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    def make() -> None:
+        while len(made) < 100_000 and not ended.is_set():
+            made.append(Client())
+            children.add(made[-1])
+
+    ended = threading.Event()
+    first = Client()
+    children.add(first)
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        for _ in range(200):
+            with children.closed():
+                assert first.closed
+    finally:
+        ended.set()
+        thread.join()
