@@ -19,7 +19,7 @@ CACHES_WITHOUT_CHECK = (  # a change of these files loses nothing, and some have
     "embedlog.page", "embedlog.slots", "embedlog.sync",
 )  # fmt: skip
 DETERMINED = (".log", ".index", ".timeindex", ".txnindex", ".manifest", "embedlog.topics")
-SHORT, LONG = 60, 4_000
+SHORT, LONG = 35, 4_000
 
 
 @pytest.fixture(scope="module")

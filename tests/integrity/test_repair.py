@@ -16,7 +16,7 @@ from tests.support.campaign_report import add_counts
 from tests.support.decision_logs import killed
 
 UNREPAIRABLE = {"headers", "identity"}
-SHORT, LONG = 12, 2_000
+SHORT, LONG = 8, 2_000
 KILLS_MAX = 200
 
 

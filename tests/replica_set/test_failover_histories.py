@@ -31,7 +31,7 @@ class History:
         self.read: list[bytes] = []
         self.counts: Counter[str] = Counter()
 
-    def deadline(self, wait_ms: int = 500) -> int:
+    def deadline(self, wait_ms: int = 100) -> int:
         """Without a majority a step waits until then."""
         return system.boot_ns() + wait_ms * 1_000_000
 

@@ -21,7 +21,7 @@ from tests.faults.harness.tasks import TOPIC
 from tests.support.campaign_report import add_counts, pieces
 
 BITS_PIECES, FILES_PIECES, DAMAGE_PIECES, LOADING_PIECES = 8, 16, 8, 4
-COPIES = 8
+COPIES = 5
 Report = tuple[dict[str, int], list[str]]
 
 
@@ -70,7 +70,7 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
     names = small_files(path)
     assert any(is_cache(name) for name in names)
     check_report(
-        "E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 5, deadline_s=100)
+        "E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 3, deadline_s=100)
     )
 
 
@@ -100,7 +100,7 @@ def test_a_flipped_bit_of_a_caches_version_is_no_newer_version(
 
 def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     path = built(nursery, tmp_path / "log")
-    check_report("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 150, deadline_s=100))
+    check_report("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 100, deadline_s=100))
 
 
 @pytest.mark.faults

@@ -14,7 +14,7 @@ from tests.faults.damage.hostile import GROWN_MAX_KB, Rows, mutate, outside
 from tests.faults.harness.processes import Died, Nursery, RemoteError
 from tests.support.campaign_report import add_counts, pieces
 
-SHORT, LONG, PIECES = 12, 250, 12  # cases for each kind of directory
+SHORT, LONG, PIECES = 7, 250, 12  # cases for each kind of directory
 DEADLINE_S = 100.0  # on a machine where much else runs; the processor's time has a limit of its own
 
 

@@ -14,8 +14,8 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.partition import crashes, kills
 from tests.support.campaign_report import add_counts, pieces, share
 
-KILLS_FAST, KILLS_LONG, KILLS_PIECES = 100, 10_000, 20
-POINTS_FAST, POINTS_PIECES = 20, 24
+KILLS_FAST, KILLS_LONG, KILLS_PIECES = 60, 10_000, 20
+POINTS_FAST, POINTS_PIECES = 12, 24
 CALLS_MORE = 20  # a run makes some calls more than another: its housekeeper keeps no count
 
 
@@ -40,7 +40,7 @@ def test_e1_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: in
 @pytest.mark.faults
 def test_e1_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
     """With the rule off the same experiment must find something, within a few times the fast form's kills."""
-    verdict, killed = kills.experiment(nursery, tmp_path / "log", seed, 6 * KILLS_FAST, mutants=(mutant,))
+    verdict, killed = kills.experiment(nursery, tmp_path / "log", seed, 10 * KILLS_FAST, mutants=(mutant,))
     print(f"E1 with {mutant}: {killed} kills: {verdict}")
     assert verdict.violations, f"{mutant} survived {killed} kills"
     add_counts("mutants", killed=1)

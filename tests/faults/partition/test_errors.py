@@ -17,7 +17,7 @@ from tests.faults.harness.stage import Play
 from tests.faults.partition import crashes
 from tests.support.campaign_report import add_counts, pieces, share
 
-RUNS_FAST, RUNS_PIECES = 24, 64
+RUNS_FAST, RUNS_PIECES = 14, 64
 SLOW_S = 2.0
 
 

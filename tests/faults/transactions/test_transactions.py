@@ -20,7 +20,7 @@ from tests.faults.transactions import cuts, owners
 from tests.support.campaign_report import add_counts, pieces, share
 from tests.support.transactional_producers import TOPIC, Writer, committed, help_out, last_stable
 
-POINTS_FAST, POINTS_PRODUCER, POINTS_PIECES = 24, 8, 16
+POINTS_FAST, POINTS_PRODUCER, POINTS_PIECES = 14, 8, 16
 TRIALS_LONG, TRIALS_PIECES = 1000, 10
 DISKS_FAST, DISKS_LONG, DISKS_PIECES = 10, 5000, 25
 
