@@ -346,18 +346,24 @@ class Engine:
             self._leave_all()
 
     def _leave_all(self) -> None:
-        self._closer = threading.get_ident()  # the only thread that may still use the partitions
-        self._end()
-        try:
-            with contextlib.ExitStack() as leaving:  # an error in one directory does not keep the others open
-                for directory in reversed(self.directories):
-                    leaving.callback(self._leave_directory, directory)
-        finally:
-            self._closer = None
-            for directory in self.directories:
-                directory.close()
-            for each in list(self._transactions.values()):
-                each.close()
+        with contextlib.ExitStack() as leaving:  # an error or an interrupt in one step does not keep the rest open
+            leaving.callback(self._release)
+            leaving.callback(self._leave_directories)
+            self._closer = threading.get_ident()  # the only thread that may still use the partitions
+            self._end()
+
+    def _leave_directories(self) -> None:
+        with contextlib.ExitStack() as leaving:
+            for directory in reversed(self.directories):
+                leaving.callback(self._leave_directory, directory)
+
+    def _release(self) -> None:
+        self._closer = None
+        with contextlib.ExitStack() as leaving:
+            for each in reversed(list(self._transactions.values())):
+                leaving.callback(each.close)
+            for directory in reversed(self.directories):
+                leaving.callback(directory.close)
 
     def _end(self) -> None:
         """Work before the directories are left: none for one directory."""

@@ -376,10 +376,11 @@ class LogDirectory:
 
     def close(self) -> None:
         """Release the descriptors and mappings of this process, after `leave`. Idempotent."""
-        for partition in self.partitions.values():
-            partition.close()
-        self.context.handles.close()
-        self.topic_changes.close()
+        with contextlib.ExitStack() as closing:  # an interrupt in one step does not keep the rest open
+            closing.callback(self.topic_changes.close)
+            closing.callback(self.context.handles.close)
+            for partition in reversed(self.partitions.values()):
+                closing.callback(partition.close)
 
     def abandon(self) -> None:
         """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""

@@ -138,10 +138,26 @@ def leave_earlier(directory: LogDirectory) -> None:
         raise ReopenedError("the directory was opened again", path=directory.path)
 
     directory.check_open = directory.context.check_open = check_open
-    with contextlib.suppress(EmbedlogError):
-        directory.close()
-    with contextlib.suppress(EmbedlogError):
-        directory.release()
+    _release(directory)
+
+
+def leave_in_order(directory: LogDirectory, *, earlier: bool = False) -> None:
+    """Leave a directory in order, if it does not fail, and give it back in any case. `earlier`: its objects are used further."""
+    try:
+        with contextlib.suppress(EmbedlogError):
+            directory.leave()
+    finally:
+        (leave_earlier if earlier else _release)(directory)
+
+
+def _release(directory: LogDirectory) -> None:
+    """Close a directory and give its locks back, also after an interrupt."""
+    try:
+        with contextlib.suppress(EmbedlogError):
+            directory.close()
+    finally:
+        with contextlib.suppress(EmbedlogError):
+            directory.release()
 
 
 def is_unchanged(opened: Opened) -> bool:

@@ -237,13 +237,10 @@ class SetMembers:
 
     def release(self) -> None:
         """After a failed opening of the set: close the directories in order, so that they are as before."""
-        self.name_marks()
-        for opened in self._opened.values():
-            directory = opened.directory.log_directory
-            with contextlib.suppress(EmbedlogError):
-                directory.leave()
-            directory.close()
-            directory.release()
+        with contextlib.ExitStack() as leaving:  # an error or an interrupt in one step does not keep the rest open
+            for opened in self._opened.values():
+                leaving.callback(member_directories.leave_in_order, opened.directory.log_directory)
+            leaving.callback(self.name_marks)
 
     def name_marks(self) -> None:
         """Before the directories are left: their clean marks get the broker epochs of the decision log (SETMEMBERS-3).
@@ -252,6 +249,8 @@ class SetMembers:
         """
         if self._read_only or not hasattr(self, "decisions"):
             return
+        for opened in self._opened.values():
+            opened.directory.log_directory.directory.broker_epoch = -1  # if this is interrupted
         nodes = self.decisions.hint().nodes
         for node, opened in self._opened.items():
             registered, own = nodes.get(node), opened.entered.membership
@@ -396,10 +395,7 @@ class SetMembers:
             if opened is None:
                 return
             self.changed(self.log_directories())
-            directory = opened.directory.log_directory
-            with contextlib.suppress(EmbedlogError):
-                directory.leave()
-            member_directories.leave_earlier(directory)
+            member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
 
     def _register_again(self) -> None:
         try:
