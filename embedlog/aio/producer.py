@@ -273,7 +273,7 @@ class AsyncProducer(Generic[K, V]):
         """As `Producer.close`: send buffered records and end. After a cancellation it continues and logs failures. Idempotent."""
         await self._end(seconds(timeout, "close()"))
         if self._sync is not None:
-            self._sync._failures.raise_unreported()
+            self._sync._raise_last()
 
     async def _end(self, timeout: float | None = None) -> None:
         if self._closed:
@@ -285,15 +285,15 @@ class AsyncProducer(Generic[K, V]):
             if self._sync is not None:
                 self._sync._end(self._await_unfinished(timeout))
 
-        def log_unreported() -> None:
+        def log_last() -> None:
             if self._sync is not None:
-                self._sync._failures.log_unreported()
+                self._sync._log_last()
 
         try:
             if self._steps.has_threads:
                 await self._steps.run(end)  # not after the calls that wait for memory: it ends their wait
         except asyncio.CancelledError:
-            self._steps.post(log_unreported)  # after the end
+            self._steps.post(log_last)  # after the end
             raise
         finally:
             self._executor.shutdown()
@@ -416,7 +416,7 @@ class AsyncProducer(Generic[K, V]):
             return await self.close()
         await self._end()
         if self._sync is not None:
-            self._sync._failures.log_unreported()
+            self._sync._log_last()
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 

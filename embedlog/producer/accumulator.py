@@ -265,10 +265,16 @@ class Accumulator:
 
     def detach(self) -> None:
         """The producer was dropped: its records are sent, and failures are logged, because no caller can receive them."""
-        self._left_alone = True
         self.rows.close()
+        self.leave_alone()
         if self._thread is None:
             _live.discard(self)
+            self._delivery.failures.log_unreported()
+
+    def leave_alone(self) -> None:
+        """No caller can receive failures any more: the thread logs them, or it has ended, and this call does."""
+        self._left_alone = True
+        if self._finished.wait(0):
             self._delivery.failures.log_unreported()
 
     def afterwards(self, call: Callable[[], object]) -> None:
@@ -322,7 +328,13 @@ class Accumulator:
                 _callbacks.report(logger, "%s: the producer thread failed unexpectedly and continues", self._name)
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
+        self._log_if_left_alone()
         self._finished.keep(None)
+        self._log_if_left_alone()  # of a close() that timed out: it has not seen the end, and does not log
+
+    def _log_if_left_alone(self) -> None:
+        if self._left_alone:
+            self._delivery.failures.log_unreported()
 
     def _round(self) -> bool:
         """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""
@@ -332,7 +344,6 @@ class Accumulator:
             self.drop(error)
             self._settled()
             self.rows.end()
-            self._delivery.failures.log_unreported()  # close() has returned
             return True
         queues, pause_s = self.rows.ready()
         if len(queues) > 1:
@@ -345,8 +356,6 @@ class Accumulator:
         if queues:
             return False
         if self.rows.end():
-            if self._left_alone:
-                self._delivery.failures.log_unreported()
             return True
         self.rows.wait(_first(pause_s, due_s))
         return False

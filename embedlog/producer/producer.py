@@ -172,7 +172,19 @@ class Producer(Generic[K, V]):
         if os.getpid() != self._pid:
             return
         self._end(seconds(timeout, "close()"))
-        self._failures.raise_unreported()
+        self._raise_last()
+
+    def _raise_last(self) -> None:
+        """After `_end`: raise the failures that no call has raised. Those that come later are logged."""
+        try:
+            self._failures.raise_unreported()
+        finally:
+            self._accumulator.leave_alone()
+
+    def _log_last(self) -> None:
+        """As `_raise_last`, where no call can raise them."""
+        self._failures.log_unreported()
+        self._accumulator.leave_alone()
 
     def _end(self, timeout: float | None) -> None:
         began = time.monotonic()
@@ -307,7 +319,7 @@ class Producer(Generic[K, V]):
             return self.close()
         if os.getpid() == self._pid:
             self._end(None)
-            self._failures.log_unreported()
+            self._log_last()
 
     def __del__(self) -> None:
         rows = getattr(self, "_rows", None)

@@ -21,7 +21,10 @@ from embedlog.errors import (
     ForkedError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.producer.accumulator import Accumulator
+from embedlog.testing import faults
 from tests.support import producer_helpers
+from tests.support.event_loops import run
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values
 
 log, producer, stuck = producer_helpers.log, producer_helpers.producer, producer_helpers.stuck
@@ -214,3 +217,34 @@ def test_names_and_numbers_are_told(log: embedlog.Log) -> None:
     assert issubclass(ClosedError, EmbedlogError)
     assert logging.getLogger("embedlog.producer").name.startswith("embedlog")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_a_close_that_times_out_raises_what_its_thread_has_failed_meanwhile(
+    log: embedlog.Log, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread logged it as if the close had returned, which then returned without an error."""
+    abandon = Accumulator.abandon
+
+    def late(accumulator: Accumulator) -> None:
+        accumulator.rows.wake()
+        assert accumulator._finished.wait(20)
+        abandon(accumulator)
+
+    async def on_loop() -> None:
+        producer = log.async_producer(linger_ms=0)
+        future = await producer.send("one", b"v")
+        with pytest.raises(DeliveryError, match="1 record not written"):
+            await producer.close(0)
+        assert future.done()
+
+    monkeypatch.setattr(Accumulator, "abandon", late)
+    with faults(log).disk_full(required=False):
+        if kind == "asyncio":
+            run(on_loop())
+            return
+        producer = log.producer(linger_ms=0)
+        future = producer.send("one", b"v")
+        with pytest.raises(DeliveryError, match="1 record not written"):
+            producer.close(0)
+        assert future.done()
