@@ -150,6 +150,10 @@ class PartitionDirectories:
 
     # ---- failures --------------------------------------------------------------------------------
 
+    def failing(self, problem: EmbedlogError) -> int | None:
+        """The node that `blame` returns for an error; nothing is noted. None if it belongs to this process."""
+        return self._directories.blame(problem, missing=not self.deleted())
+
     def blame(self, problem: EmbedlogError, deadline_ns: int | None = None) -> int:
         """The node whose directory fails. Raises the error if it belongs to this process (PARTITIONDIRECTORY-1).
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.errors import StorageError
+from embedlog.partition.replication.replica_log import ReplicaLog
+from embedlog.storage import file_names
 from tests.replica_set.test_renewal import truncated, until_in_sync, without_directory, without_segment
-from tests.replica_set.test_verification import QUIET, WANTED, assert_equal_copies, filled, isr, opened, values
+from tests.replica_set.test_verification import (
+    QUIET,
+    WANTED,
+    assert_equal_copies,
+    filled,
+    flip,
+    isr,
+    opened,
+    segment_of,
+    values,
+)
 from tests.support.killed_processes import killed_during
 
 
@@ -175,3 +190,43 @@ def test_two_processes_begin_a_replica_again_at_once(tmp_path: Path) -> None:
         assert log.verify_replicas() == []
         assert values(log) == [*found, b"after the stop"]
     assert_equal_copies(tmp_path)
+
+
+@pytest.mark.parametrize("node", [1, 2], ids=["the leader", "a follower"])
+@pytest.mark.parametrize("before", ["nothing", "verify", "housekeep"])
+def test_a_missing_partition_is_reported_and_copied_again_with_the_others(tmp_path: Path, node: int, before: str) -> None:
+    """Before, the comparison of a follower without its directory was an error, and that of the other partitions ended with it."""
+    with filled(tmp_path) as log:
+        log.create_topic("u", assignment={0: [1, 2, 3]})
+        for _ in range(20):
+            send(log, "u", b"x" * 100)
+        without_directory(tmp_path, node)
+        flip(file_names.segment_path(tmp_path / "d3" / "u-0", 0))
+        if before == "verify":
+            log.verify_replicas()
+        elif before == "housekeep":
+            log.housekeep()
+        wanted = [("t", node, "damaged"), ("u", 3, "damaged")]
+        assert sorted((each.topic, each.node, each.kind) for each in log.verify_replicas()) == wanted
+        report = log.repair()
+        assert report.left == {}
+        assert sorted((each.topic, each.node) for each in report.repaired) == [("t", node), ("u", 3)]
+        until_in_sync(log)
+        assert log.verify_replicas() == []
+        assert values(log) == WANTED
+    assert_equal_copies(tmp_path)
+
+
+def test_a_directory_that_fails_during_a_comparison_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path) as log:
+        flip(segment_of(tmp_path, 3))
+        read = ReplicaLog.read
+
+        def failing(self: ReplicaLog, *args: Any) -> Any:
+            if self._state.path == tmp_path / "d2" / "t-0":
+                raise StorageError("cannot read", errno=errno.EIO, path=self._state.path)
+            return read(self, *args)
+
+        monkeypatch.setattr(ReplicaLog, "read", failing)
+        assert [each.node for each in log.verify_replicas()] == [3]
+        assert [each.state for each in log.replicas().directories] == ["live", "failed", "live"]

@@ -8,12 +8,15 @@ PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows agai
 PARTITIONREPAIR-5  an interrupted cut is completed by the next process, and the replica copies and joins. After an interruption
     before the cut the replica is outside the ISR
 PARTITIONREPAIR-6  a replica that cannot be loaded begins again (RENEWAL-2)
+PARTITIONREPAIR-7  a follower whose directory fails during a comparison is left out, as one that is away. The directory is
+    described with its problem. A partition that is missing is damage of the replica. The other replicas are compared
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,19 +59,36 @@ class PartitionRepair:
                 if self._replicas.leads(leader) or system.boot_ns() >= until:
                     raise
 
-    def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
+    def _failed(self, node: int, leader: Leader, problem: EmbedlogError) -> list[ReplicaDifference]:
+        """A follower that cannot be compared: its directory fails, or it is damaged (PARTITIONREPAIR-7). Raises other errors."""
+        if self._replicas.failing(problem) != node:
+            raise problem
+        self._replicas.blame(problem)
+        return [self._unread(node, leader, problem)] if node in self._replicas.damaged else []
+
+    def _unread(self, node: int, leader: Leader, problem: EmbedlogError) -> ReplicaDifference:
         now = leader.partition.published()
-        found = [
-            self._described(
-                node, Difference("damaged", Path(problem.path or ""), now.log_start, now.high_watermark, str(problem))
-            )
-            for node, problem in self._replicas.unloaded().items()
-        ]
-        for node, follower in self._replicas.in_sync(leader)[1:]:
+        path = Path(problem.path or "")
+        return self._described(node, Difference("damaged", path, now.log_start, now.high_watermark, str(problem)))
+
+    def _differences(self, leader: Leader, note: Note) -> list[ReplicaDifference]:
+        unloaded = self._replicas.unloaded()
+        found = [self._unread(node, leader, problem) for node, problem in unloaded.items()]
+        followers = dict(self._replicas.in_sync(leader)[1:])
+        for node in self._replicas.damaged.keys() - followers.keys() - {leader.node}:
+            resting = self._replicas.reached(node, damaged=True) if self._replicas.is_member(leader, node) else None
+            if resting is not None:
+                followers[node] = resting
+        for node, follower in sorted(followers.items()):
+            if node in unloaded:
+                continue
             try:
                 difference = compare(leader.partition, follower, note)
             except SourceDamagedError as problem:
                 return [self._described(leader.node, problem.difference)]
+            except EmbedlogError as problem:
+                found += self._failed(node, leader, problem)
+                continue
             if difference is not None:
                 found.append(self._described(node, difference))
         if len(self._replicas.in_sync(leader)) == 1:
@@ -90,6 +110,9 @@ class PartitionRepair:
 
         Raises EligibleLeadersNotAvailableError, CorruptRecordError if the leader is damaged as well, LeaderNotAvailableError.
         """
+        problem = load_problem(self._replicas, node, self._deadline)
+        if problem is not None:
+            return self._renewed(node, problem)
         until = self._deadline()
         while True:
             leader = self._replicas.leader(until)
@@ -102,6 +125,18 @@ class PartitionRepair:
                     until = self._deadline() if system.boot_ns() < until else until
             if system.boot_ns() >= until:
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed until the deadline of a repair")
+
+    def _renewed(self, node: int, problem: EmbedlogError) -> RepairedReplica:
+        """Begin a replica again that cannot be loaded, and copy everything (PARTITIONREPAIR-6)."""
+        renew(self._replicas, node, problem, self._deadline)
+        self._replicas.note_repair(node)
+        leader, follower = self._replicas.leader(self._deadline()), self._replicas.reached(node, damaged=True)
+        if follower is None:
+            raise LeaderNotAvailableError(f"the directory of node {node} fails: {self._replicas.name} is copied after it returns")
+        with suppress(LeaderChanged, Fenced, NotLeader):  # the housekeeper continues
+            self._copy_again(leader, node, follower)
+        now, name, path = leader.partition.published(), self._replicas.topic, str(problem.path or "")
+        return RepairedReplica(name, self._replicas.number, node, leader.node, path, now.log_start, now.high_watermark)
 
     def _repair(self, leader: Leader, node: int, note: Note) -> RepairedReplica | None:
         follower = self._replicas.reached(node, damaged=True)
