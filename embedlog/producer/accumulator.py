@@ -274,7 +274,7 @@ class Accumulator:
     def leave_alone(self) -> None:
         """No caller can receive failures any more: the thread logs them, or it has ended, and this call does."""
         self._left_alone = True
-        if self._finished.wait(0):
+        if not self.on_thread() and self._finished.wait(0):
             self._delivery.failures.log_unreported()
 
     def afterwards(self, call: Callable[[], object]) -> None:
