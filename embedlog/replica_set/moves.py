@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from embedlog._native import system
-from embedlog.errors import ReplicaSetError
+from embedlog.errors import LeaderNotAvailableError, ReplicaSetError, UnknownTopicOrPartitionError
 from embedlog.replication.events import Retire
 from embedlog.topic import is_internal
 from embedlog.types import TopicPartition
@@ -54,17 +54,27 @@ def move_off(decisions: DecisionLog, assignments: Assignments, node: int, usable
     wanted = targets(state, node, usable)
     if not state.nodes[node].leaving:
         decisions.decide(lambda state: Retire(node), deadline_ns)
-    if wanted:
-        assignments.reassign(wanted)
-    while left := _held(state := decisions.hint(), node):
-        for each in left:
-            name = state.topics[each.topic_id].name
-            assignments.tend((each.topic_id, each.number), name, lambda: system.boot_ns() >= deadline_ns)
+    while wanted:
+        try:
+            assignments.reassign(wanted)
+            break
+        except UnknownTopicOrPartitionError:  # one of the topics was deleted meanwhile
+            if (left := targets(decisions.settle(deadline_ns), node, usable)) == wanted:
+                raise
+            wanted = left
+    while remaining := _held(state := decisions.hint(), node):
+        for each in remaining:
+            name, place = state.topics[each.topic_id].name, (each.topic_id, each.number)
+            try:
+                assignments.tend(place, name, lambda: system.boot_ns() >= deadline_ns)
+            except (LeaderNotAvailableError, UnknownTopicOrPartitionError):
+                if place in decisions.hint().partitions:
+                    raise
         if system.boot_ns() >= deadline_ns:
-            names = sorted({state.topics[each.topic_id].name for each in left})
+            names = sorted({state.topics[each.topic_id].name for each in remaining})
             raise ReplicaSetError(
                 "the replicas of the directory are still being moved: the housekeeper continues, call this again later",
-                expected="no partition", found=f"{len(left)} partitions of {', '.join(names[:5])}",
+                expected="no partition", found=f"{len(remaining)} partitions of {', '.join(names[:5])}",
                 paths=[state.nodes[node].path],
             )  # fmt: skip
     assignments.clear()

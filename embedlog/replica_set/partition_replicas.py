@@ -418,11 +418,12 @@ class PartitionReplicas(Leaders):
             copy(leader, follower, leader.partition.published().log_end, deadline_ns, compared=True)
             state = self._decisions.hint()
             decided, slot, replica = self.decided(state), slot_of(state, node), leader.partition.replica
+            if node in decided.isr:  # another process was faster
+                return True
             if slot is None or not replica.join(follower.replica, slot, leader.epoch, decided.partition_epoch, deadline_ns):
                 return False
             event = AlterIsr(self._place, leader.epoch, decided.partition_epoch, (*decided.isr, node), {node: member.incarnation})
-            joined = self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up")
-            if joined:
+            if joined := self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"):
                 self.note_worked(node)
             return joined
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from embedlog._native import system
 from embedlog.descriptions.replicas import RepairedReplica, RepairReport, ReplicaDifference
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from embedlog.replica_set.verification.decision_copies import DecisionCopies
 from embedlog.replica_set.verification.partition_repair import PartitionRepair
 from embedlog.replication.records import LOG
@@ -64,8 +64,10 @@ class Verification:
             repair = PartitionRepair(self._set.replicas(place, tp.topic), _soon) if unled else self._repair_of(tp, place)
             try:
                 found += repair.differences(count.add)
-            except LeaderNotAvailableError as problem:
-                if unled is None:
+            except (LeaderNotAvailableError, UnknownTopicOrPartitionError) as problem:
+                if decisions and self._set.replicas(place, tp.topic).deleted():
+                    continue  # one of all topics was deleted meanwhile
+                if unled is None or not isinstance(problem, LeaderNotAvailableError):
                     raise
                 unled[tp] = problem
         return found
