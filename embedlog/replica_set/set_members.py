@@ -11,7 +11,8 @@ SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, c
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
 SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. This needs all
     opened directories at their recorded paths: a copy of the whole set must not use directories of the first one
-SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted
+SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted. Its file of members need
+    not have its registration
 SETMEMBERS-8  a directory that another process added is opened before its first use. A reader registers nothing
 """
 
@@ -306,8 +307,9 @@ class SetMembers:
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""
-        registered = {node for node in self._unregistered if self._opened[node].entered.membership.registered_id is not None}
         state = self.decisions.hint()
+        noted = {node for node in self._unregistered if self._opened[node].entered.membership.registered_id is not None}
+        registered = noted | {node for node in self._unregistered if node <= state.highest_node}
         if not state.nodes or registered <= set(state.nodes):
             return
         for node in registered - set(self.decisions.settle(deadline_ns).nodes):
@@ -334,6 +336,8 @@ class SetMembers:
             except BaseException:
                 self.forget(opened.node)
                 raise
+            if opened.node not in self._opened:
+                raise ReplicaSetError("another directory got this number, and left: add it again", paths=[str(opened.path)])
 
     # ---- directories that return -----------------------------------------------------------------
 

@@ -346,3 +346,17 @@ def test_a_partition_of_a_lost_directory_begins_again_where_replicas_are(tmp_pat
         assert not (tmp_path / "witness" / "t-0").exists()
         send(log, b"again")
         assert values(log) == [b"again"]
+
+
+def test_a_directory_that_was_retired_before_it_noted_its_registration_is_away(tmp_path: Path) -> None:
+    """A process that opens the set finds such a directory if another one adds and retires it at the same time."""
+    made(tmp_path)
+    with opened(tmp_path) as log:
+        add(log, tmp_path / "d4")
+        noted = membership.read(tmp_path / "d4")
+        assert noted is not None
+        retire(log, 4)
+    membership.write(tmp_path / "d4", noted._replace(registered_id=None, broker_epoch=-1))
+    with opened(tmp_path, 4) as log:
+        assert nodes(log) == [1, 2, 3]
+        assert values(log) == [b"first"]
