@@ -4,7 +4,8 @@ OPENDIRECTORY-1  a directory fails for this process on an error of its storage (
     a lack of descriptors, are raised to the caller and change nothing
 OPENDIRECTORY-2  a failed directory is not used until `retry_ns`. The pause doubles with each failure, up to 30 s, and is the
     first one again after a minute without a failure
-OPENDIRECTORY-3  an error belongs to the directory that contains its path. An error without a path belongs to none
+OPENDIRECTORY-3  an error belongs to the directory that contains its path, to the inner one of two. An error without a path
+    belongs to none
 OPENDIRECTORY-4  a directory that returns is another object; a change of `changes` shows its users that they must look again
 OPENDIRECTORY-5  a failed election is not tried again for 100 ms, unless a directory returns or a decision is made. Without a
     majority this is so for all partitions. Calls that wait need little processor time
@@ -279,10 +280,12 @@ class OpenDirectories:
         if not (is_of_storage(problem) or absent) or problem.path is None:
             return None
         path = Path(problem.path)
-        for node, member in self._directories.items():
-            if member.directory is not None and path.is_relative_to(member.directory.path):
-                return node
-        return None
+        around = [
+            (len(member.directory.path.parts), node)
+            for node, member in self._directories.items()
+            if member.directory is not None and path.is_relative_to(member.directory.path)
+        ]
+        return max(around)[1] if around else None
 
     def fail(self, node: int, problem: EmbedlogError) -> None:
         """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening fails nothing."""

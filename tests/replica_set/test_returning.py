@@ -362,3 +362,15 @@ def test_members_keep_their_group_when_the_directory_with_their_slots_fails(tmp_
                     member.member_id for member in generation.members
                 }
                 assert (len(first.assignment()), len(second.assignment())) == (2, 2)
+
+
+def test_a_failure_of_a_directory_inside_another_one_is_its_own(tmp_path: Path) -> None:
+    """Before, the outer directory was blamed for it, and left the ISR."""
+    places = [tmp_path / "d1", tmp_path / "d1" / "inner", tmp_path / "d3"]
+    with embedlog.open(places, config=QUIET) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        send(log, b"first")
+        shutil.rmtree(places[1])
+        send(log, b"second")
+        assert isr(log) == [1, 3]
+        assert [each.state for each in log.replicas().directories] == ["live", "failed", "live"]
