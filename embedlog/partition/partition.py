@@ -223,10 +223,10 @@ class Partition:
         """
         state, context = self._state, self._context
         context.check_open()
-        if state.closed or state.page_file is None:
-            state.ensure_open()
-        check_sizes(run, state.config, f"{self.topic}-{self.number}")
         until = state.deadline() if deadline_ns is None else deadline_ns
+        if state.closed or state.page_file is None:
+            state.ensure_open(until)
+        check_sizes(run, state.config, f"{self.topic}-{self.number}")
         progress = progress or AppendProgress(run)
         with locks.holding(state.mutex, until, state.path):
             context.check_open()  # it may have been closed while this thread waited
@@ -272,8 +272,8 @@ class Partition:
         epoch, and the errors of `append`. May be repeated after any error.
         """
         self._context.check_open()
-        self._state.ensure_open()
         until = self._state.deadline() if deadline_ns is None else deadline_ns
+        self._state.ensure_open(until)
         with self._lock.mutex_until(until):
             self._context.writers.used(self._writer)
             return markers.append_marker(self._lock, producer_id, epoch, commit, coordinator_epoch, until)

@@ -26,6 +26,7 @@ from embedlog.partition.recovery import dirty_mark, loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
 from embedlog.partition.segment_info import active_info, start_of
 from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
+from embedlog.storage.call_deadline import NEVER_NS, bounded
 from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
 from embedlog.storage.manifest import Manifest
 
@@ -78,13 +79,13 @@ class PartitionState:
 
     # ---- opening and closing ---------------------------------------------------------------------
 
-    def ensure_open(self) -> None:
-        """Map the page. If this incarnation has none yet, make it from the files first."""
+    def ensure_open(self, deadline_ns: int = NEVER_NS) -> None:
+        """Map the page, made from the files first if this incarnation has none. The deadline is for a load by another thread."""
         if self.closed:
             self.raise_closed()
         if self.page_file is not None:
             return
-        with self.mutex:
+        with locks.entering(self.mutex, bounded(deadline_ns), self.path):
             if self.page_file is None and self.static is None and not self.closed:
                 self._open_read_only() if self.context.read_only else self._open_for_writing()
 

@@ -34,7 +34,8 @@ def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[st
     if owned(mutex):
         raise StateError("this thread holds the lock already", path=path)
     try:
-        if not mutex.acquire(timeout=max(0.0, (deadline_ns - system.boot_ns()) / 1e9)):
+        left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
+        if not mutex.acquire(timeout=min(left_s, threading.TIMEOUT_MAX)):
             raise LockTimeoutError("lock held by another thread of this process until the deadline", path=path)
         yield
     finally:
@@ -42,6 +43,16 @@ def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[st
             mutex.release()  # in one step: an interrupt could come between a check and the release
         except RuntimeError:
             pass  # not acquired
+
+
+@contextlib.contextmanager
+def entering(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str]) -> Iterator[None]:
+    """As `holding`, also for a thread that holds the mutex already. Raises LockTimeoutError."""
+    if owned(mutex):
+        yield
+        return
+    with holding(mutex, deadline_ns, path):
+        yield
 
 
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:

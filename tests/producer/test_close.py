@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -21,10 +22,12 @@ from embedlog.errors import (
     ForkedError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.partition.state import PartitionState
 from embedlog.producer.accumulator import Accumulator
 from embedlog.testing import faults
 from tests.support import producer_helpers
 from tests.support.event_loops import run
+from tests.support.interrupts import within
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values
 
 log, producer, stuck = producer_helpers.log, producer_helpers.producer, producer_helpers.stuck
@@ -248,3 +251,37 @@ def test_a_close_that_times_out_raises_what_its_thread_has_failed_meanwhile(
         with pytest.raises(DeliveryError, match="1 record not written"):
             producer.close(0)
         assert future.done()
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_log_is_closed_inside_the_load_of_a_partition_that_its_producer_waits_for(
+    tmp_path: Path, transactional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a signal handler: the producer's thread waited without limit for the thread that waited for it."""
+    config = {"housekeeping": False, "lock.timeout.ms": 300}
+    with embedlog.open(tmp_path / "log", config=config) as log:
+        log.create_topic("one")
+    log = embedlog.open(tmp_path / "log", config=config)
+    options = {"transactional_id": "x"} if transactional else {}
+    producer = log.producer(linger_ms=0, delivery_timeout_ms=1000, request_timeout_ms=500, max_block_ms=1000, **options)
+    if transactional:
+        producer.init_transactions()
+        producer.begin_transaction()
+    load, delivers, waits = PartitionState._load_locked, Accumulator._deliver, threading.Event()
+
+    def deliver(accumulator: Accumulator, queue: object) -> None:
+        waits.set()
+        delivers(accumulator, queue)
+
+    def interrupted(state: PartitionState, mapped: object) -> None:
+        monkeypatch.setattr(PartitionState, "_load_locked", load)
+        producer.send("one", b"v").add_done_callback(lambda future: None)
+        assert waits.wait(20)
+        log.close()
+        load(state, mapped)
+
+    monkeypatch.setattr(Accumulator, "_deliver", deliver)
+    monkeypatch.setattr(PartitionState, "_load_locked", interrupted)
+    with contextlib.suppress(EmbedlogError):
+        within(30, lambda: log.last_record("one", 0))
+    assert log._engine.closed

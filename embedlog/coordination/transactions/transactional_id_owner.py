@@ -30,6 +30,7 @@ from embedlog.coordination.transactions.transaction_records import encode, encod
 from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, StateError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
+from embedlog.storage.call_deadline import Until
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
@@ -183,8 +184,9 @@ class Owner:
             del fresh[where]
         if not fresh:
             return
-        for partition, _, _ in fresh.values():
-            partition.open()
+        with Until(until):
+            for partition, _, _ in fresh.values():
+                partition.open()
         self._registration_tried = True
         with self._deciding(until) as decision:
             if self._register(decision, stamp, fresh) is not None:
@@ -239,7 +241,8 @@ class Owner:
         progress: AppendProgress | None,
     ) -> Appended:
         stamp, done, self._registration_tried = self.stamp, None, True
-        partition.open()  # may be slow
+        with Until(deadline_ns):
+            partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
         while done is None:
             with self._deciding(deadline_ns) as decision:
