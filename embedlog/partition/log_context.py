@@ -215,52 +215,58 @@ SPARE_SHARE: Final = 4  # of the limit of holders: so many are released together
 
 
 class KeptDescriptors:
-    """Bounds the holders of descriptors of one kind: beyond the limit the longest idle ones are released. Threads: any."""
+    """Bounds the holders of descriptors of one kind: beyond the limit the longest idle ones are released. Threads: any.
+
+    Without a mutex, which a signal handler could find taken by its own thread: each step of the mapping is atomic.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit, self._spare = limit, limit // SPARE_SHARE
-        self._mutex = threading.Lock()
         self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()  # with the count of uses at the last check
         self._unchecked = 0  # opened since the last check
 
     def opened(self, holder: Holder) -> None:
-        with self._mutex:
-            self._open[id(holder)] = (holder, holder.use_count())
-            self._unchecked += 1
-            idle = self._idle(holder) if len(self._open) > self._limit or self._unchecked > self._spare else ()
-        for each in idle:
+        self._open[id(holder)] = (holder, holder.use_count())
+        self._unchecked += 1
+        for each in self._idle(holder) if len(self._open) > self._limit or self._unchecked > self._spare else ():
             if each.release():
                 self.closed(each)
 
     def _idle(self, holder: Holder) -> Sequence[Holder]:
         """The longest unused beyond the limit, and the spare ones. An append without `used` has moved the count of uses."""
         self._unchecked = 0
-        for key, (each, count) in list(self._open.items()):
-            if (now := each.use_count()) != count:
+        for key, (each, count) in self._items():
+            if (now := each.use_count()) != count and key in self._open:
                 self._open[key] = (each, now)
-                self._open.move_to_end(key)
-        excess = len(self._open) - self._limit
-        others = (each for each, _ in self._open.values() if each is not holder)
+                self.used(each)
+        found = self._items()
+        excess = len(found) - self._limit
+        others = (each for _, (each, _) in found if each is not holder)
         return list(islice(others, excess + self._spare)) if excess > 0 else ()
 
     def release_all(self, wait_s: float) -> bool:
         """Release every holder; False if one was in use for longer than the wait."""
-        with self._mutex:
-            holders = [each for each, _ in self._open.values()]
-        for each in holders:
+        for _, (each, _) in self._items():
             if not each.release(wait_s):
                 return False
             self.closed(each)
         return True
 
     def used(self, holder: Holder) -> None:
-        with self._mutex:
-            if id(holder) in self._open:
-                self._open.move_to_end(id(holder))
+        try:
+            self._open.move_to_end(id(holder))
+        except KeyError:
+            pass  # it is not kept
+
+    def _items(self) -> list[tuple[int, tuple[Holder, int]]]:
+        while True:
+            try:
+                return list(self._open.items())
+            except RuntimeError:  # changed meanwhile, by a finalizer or another thread
+                continue
 
     def closed(self, holder: Holder) -> None:
-        with self._mutex:
-            self._open.pop(id(holder), None)
+        self._open.pop(id(holder), None)
 
 
 class CheckpointedOffsets:

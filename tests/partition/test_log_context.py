@@ -6,13 +6,17 @@ import os
 import random
 import subprocess
 import sys
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
 from embedlog.partition import sync
 from embedlog.partition.log_context import SPARE_SHARE, KeptDescriptors, Shares
+from tests.support.interrupts import within
 
 OWN = 12  # descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
 
@@ -211,3 +215,35 @@ def test_a_search_for_idle_holders_is_not_made_for_each_that_opens() -> None:
         kept.opened(each)
         assert sum(other.open for other in holders) <= limit
     assert sum(each.reads for each in holders) < 10 * count, "without the spare ones: 65 for each"
+
+
+@pytest.mark.parametrize("call", [KeptDescriptors.used, KeptDescriptors.opened, KeptDescriptors.closed])
+def test_a_signal_handler_closes_what_its_thread_is_about_to_use(call: Callable[[KeptDescriptors, Any], None]) -> None:
+    """It waited for the mutex of its own thread, and other threads for both."""
+    kept, holders, handlers = KeptDescriptors(4), [Used() for _ in range(3)], list[Callable[[], object]]()
+
+    class Interrupted(OrderedDict[int, Any]):
+        def interrupt(self) -> None:
+            if handlers:
+                handlers.pop()()
+
+        def move_to_end(self, key: int, last: bool = True) -> None:
+            self.interrupt()
+            super().move_to_end(key, last)
+
+        def __setitem__(self, key: int, value: Any) -> None:
+            self.interrupt()
+            super().__setitem__(key, value)
+
+        def pop(self, key: int, *default: Any) -> Any:
+            self.interrupt()
+            return super().pop(key, *default)
+
+    kept._open = Interrupted()
+    for each in holders:
+        kept.opened(each)
+    handlers.append(lambda: [kept.closed(each) for each in holders])
+    within(20, lambda: call(kept, holders[0]))
+    assert not handlers
+    assert kept.release_all(0)
+    assert not kept._open
