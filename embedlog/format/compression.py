@@ -52,6 +52,8 @@ def check_installed(name: str) -> None:
     """Raises MissingExtraError for a codec whose package is not installed."""
     if name == "snappy":
         snappy.package()
+    elif name == "zstd":
+        zstd.check_installed()
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:

@@ -1,6 +1,7 @@
 """Contains zstd as Kafka uses it, over the standard library of Python 3.14 or the package `zstandard`.
 
-ZSTD-1  Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a dependency there only
+ZSTD-1  Python 3.14 and later use `compression.zstd`; earlier versions use `zstandard`, which is a dependency there only. So does
+    a later Python that was built without the library of zstd, as its own build allows: `zstandard` is the extra `zstd` there
 ZSTD-2  a frame states its uncompressed size, as Kafka's writers do if they know it
 ZSTD-3  the standard library makes `bytes` of what it decodes; so that a batch is not in memory three times, it decodes in steps
 """
@@ -10,7 +11,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from importlib.machinery import BuiltinImporter, PathFinder
 from typing import Any
+
+from embedlog.errors import MissingExtraError
 
 STEP_BYTES = 1 << 20  # read at once: the decoder copies its input
 PLAIN_BYTES = 1 << 14  # decoded at once (ZSTD-3)
@@ -24,6 +28,11 @@ class ZstdError(Exception):
     """The data are damaged."""
 
 
+def is_built_in() -> bool:
+    """Whether this Python is 3.14 or later and was built with the library of zstd (`compression.zstd` exists in any case)."""
+    return sys.version_info >= (3, 14) and any(finder.find_spec("_zstd") is not None for finder in (BuiltinImporter, PathFinder))
+
+
 def _of_thread(level: int, make: Callable[[], Any]) -> Any:
     """The compressor of this thread, or its decompressor: they cannot be shared, and creating one is expensive."""
     compressors: dict[int, Any] = _local.__dict__.setdefault("compressors", {})
@@ -32,7 +41,10 @@ def _of_thread(level: int, make: Callable[[], Any]) -> Any:
     return compressors[level]
 
 
-if sys.version_info >= (3, 14):
+if sys.version_info >= (3, 14) and is_built_in():
+
+    def check_installed() -> None:
+        """Nothing is missing."""
 
     def compress(data: Any, level: int) -> bytes:
         """One frame."""
@@ -83,26 +95,38 @@ if sys.version_info >= (3, 14):
 
 else:
 
-    def compress(data: Any, level: int) -> bytes:
-        """One frame."""
-        import zstandard
+    def _package() -> Any:
+        """The package that compresses frames. Raises MissingExtraError."""
+        try:
+            import zstandard
+        except ImportError as error:
+            raise MissingExtraError("zstd needs zstandard in this Python", extra="zstd") from error
+        return zstandard
 
+    def check_installed() -> None:
+        """Raises MissingExtraError without `zstandard`."""
+        _package()
+
+    def compress(data: Any, level: int) -> bytes:
+        """One frame. Raises MissingExtraError."""
+        zstandard = _package()
         packed: bytes = _of_thread(level, lambda: zstandard.ZstdCompressor(level=level)).compress(data)
         return packed
 
     def frame_content_size(data: Any) -> int:
-        """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError."""
-        import zstandard
-
+        """The uncompressed size that the first frame states, or SIZE_UNKNOWN. Raises ZstdError, MissingExtraError."""
+        zstandard = _package()
         try:
-            return zstandard.frame_content_size(data)
+            return int(zstandard.frame_content_size(data))
         except zstandard.ZstdError as error:
             raise ZstdError(*error.args) from error
 
     def reader(data: Any) -> Callable[[memoryview], int]:
-        """A function that writes the next bytes into its argument and returns their number, 0 at the end. Raises ZstdError."""
-        import zstandard
+        """A function that writes the next bytes into its argument and returns their number, 0 at the end.
 
+        It raises ZstdError. Raises MissingExtraError.
+        """
+        zstandard = _package()
         # A new reader resets the decompressor, also after damaged data.
         source = _of_thread(DECOMPRESSOR, zstandard.ZstdDecompressor).stream_reader(data, read_across_frames=True)
 

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from embedlog.errors import CorruptRecordError, MissingExtraError
-from embedlog.format import compression
+from embedlog.format import compression, zstd
 from embedlog.format.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 
 SECTION = b"".join(bytes.fromhex(head) + b"abc" * 100 + b"\0" for head in ("ec04000000066b6579d804", "ec04001402066b6579d804"))
@@ -216,6 +216,17 @@ def test_snappy_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> N
     for call in (compress, decompress):
         with pytest.raises(MissingExtraError, match=r'pip install "embedlog\[snappy\]"'):
             call(SNAPPY, b"abc")
+
+
+@pytest.mark.skipif(zstd.is_built_in(), reason="this Python has zstd")
+def test_zstd_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.14 can be built without zstd. Then each use was a ModuleNotFoundError."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    for call in (compress, decompress):
+        with pytest.raises(MissingExtraError, match=r'zstd needs zstandard in this Python: pip install "embedlog\[zstd\]"'):
+            call(ZSTD, b"abc")
+    with pytest.raises(MissingExtraError):
+        compression.check_installed("zstd")
 
 
 # ---- many at once --------------------------------------------------------------------------------
