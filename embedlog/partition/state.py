@@ -202,7 +202,7 @@ class PartitionState:
         try:
             if not self._is_valid(mapped):
                 self._load_locked(mapped)
-            return mapped
+            return mapped if not self.closed else self.raise_closed()  # a signal handler may have closed it meanwhile
         except BaseException:
             mapped.close()
             raise

@@ -196,8 +196,8 @@ def check_piece(piece: Piece, topic_target: TopicTarget, timestamp_ms: int | Non
     if "compact" in topic_target.config.cleanup_policy and _has_nulls(piece.keys):
         raise InvalidRecordError(f"{topic_target.name} is compacted: every record needs a key")
     if piece.timestamps is not None:
-        earliest_ms = int(piece.timestamps.min())
-        check_times(topic_target, earliest_ms, int(piece.timestamps.max()))
+        earliest_ms = int(np.min(piece.timestamps))
+        check_times(topic_target, earliest_ms, int(np.max(piece.timestamps)))
         return earliest_ms
     if timestamp_ms is not None:
         check_times(topic_target, timestamp_ms, timestamp_ms)
@@ -226,7 +226,7 @@ def check_sizes(piece: Piece, topic_target: TopicTarget, request_limit: int) -> 
         columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
     if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, topic_target.record_limit):
         return  # even the sum of the largest parts fits: no need to add up every row
-    largest = RECORD_OVERHEAD + int(sum(sizes.astype(np.int64) for sizes in columns).max())  # type: ignore[union-attr]
+    largest = RECORD_OVERHEAD + int(np.max(sum(sizes.astype(np.int64) for sizes in columns)))
     if largest > request_limit:
         raise RecordTooLargeError(
             "a record is larger than max.request.size", expected=f"at most {request_limit} bytes", found=largest

@@ -127,16 +127,16 @@ def test_aborted_records_of_a_broker_are_not_copied_and_its_markers_may_be_delet
 
 @pytest.mark.slow
 def test_deleted_records_of_a_broker_are_a_loss_that_is_reported(broker: Broker, place: str, here: Log, back: Log) -> None:
-    here.create_topic("shortened", 1)
+    here.create_topic("records-deleted", 1)
     for first in (0, 10):
-        send(here, "shortened", range(first, first + 10), partitions=1)
-        run(here, place, topics=["shortened"])
+        send(here, "records-deleted", range(first, first + 10), partitions=1)
+        run(here, place, topics=["records-deleted"])
         if not first:
-            run(place, back, topics=["shortened"])
-    delete_records(broker, "shortened", 15)
+            run(place, back, topics=["records-deleted"])
+    delete_records(broker, "records-deleted", 15)
     with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"offsets 11 to 14 were deleted.*continues at 15"):
-        run(place, back, topics=["shortened"])
-    assert run(place, back, topics=["shortened"], skip_deleted=True).records == 6
+        run(place, back, topics=["records-deleted"])
+    assert run(place, back, topics=["records-deleted"], skip_deleted=True).records == 6
 
 
 @pytest.mark.slow
