@@ -23,7 +23,6 @@ from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.open_directories import is_of_storage
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
-from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
@@ -127,12 +126,6 @@ class ReplicatedPartition(LedPartition):
         until = self._until(deadline_ns)
         progress = progress or AppendProgress(run)
         progress.waiting = all_in_sync
-        with Until(until):
-            return self._append(run, until, stamp, flush, progress, all_in_sync=all_in_sync)
-
-    def _append(
-        self, run: EncodedRun, until: int, stamp: Stamp | None, flush: bool, progress: AppendProgress, *, all_in_sync: bool
-    ) -> Appended:
         while True:
             leader = self._led(until, show=not all_in_sync)
             try:
