@@ -124,9 +124,10 @@ class Decision(Generic[V]):
         base, self.end, unsynced_ms = mirror.partition.append_held(encode_records(records, system.wall_ms()))
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing, self.pending = False, mirror.partition.replicated
-        with contextlib.suppress(_Stuck), _updating(mirror):
-            if mirror.state.position == base:  # otherwise a reading thread has applied them, or the view will be rebuilt
-                mirror.update(mirror.state._replace(position=self.end), replay.Records(records, []))
+        state = mirror.state
+        if state.position == base:  # otherwise a reading thread has applied them, or the view will be rebuilt
+            with contextlib.suppress(_Stuck):
+                _move(mirror, state, state._replace(position=self.end), replay.Records(records, []))
         if notice:
             with contextlib.suppress(StorageError):  # the append succeeded, and waiting processes also check at intervals
                 mirror.partition.notify()
@@ -357,19 +358,12 @@ def _rebuilt(mirror: _Mirror[V], before: _ReplayState[V], now: Published) -> _Re
 
 def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records) -> _ReplayState[V]:
     """Apply records and advance the position, unless another thread was faster; returns the present one. Raises _Stuck."""
-    with _updating(mirror):
-        if mirror.state is before:
-            mirror.update(after, records)
-        return mirror.state
-
-
-@contextlib.contextmanager
-def _updating(mirror: _Mirror[V]) -> Iterator[None]:
-    """Hold the mutex. Raises _Stuck (INTERNALTOPIC-10)."""
     try:
         if not mirror.mutex.acquire(timeout=UPDATE_S):
             raise _Stuck
-        yield
+        if mirror.state is before:
+            mirror.update(after, records)
+        return mirror.state
     finally:
         try:
             mirror.mutex.release()  # in one step: an interrupt could come between a check and the release
