@@ -55,12 +55,24 @@ class Screen:
         return "\n".join(lines)
 
     async def press(self, *keys: str) -> None:
-        """Press keys one by one; each has been handled at the return. The pilot's own `press` also waits for an idle machine."""
+        """Press keys one by one; each has been handled at the return. The pilot's own `press` waits for an idle machine."""
         from textual import events
 
         for key in keys:
-            self.app._driver.send_message(events.Key(key, CHARACTERS.get(key, key if len(key) == 1 else None)))
-            await self.pilot._wait_for_screen(DEADLINE_S)
+            self.app.post_message(events.Key(key, CHARACTERS.get(key, key if len(key) == 1 else None)))
+            # a key goes to the widget with the focus, and back through all that contain it: each takes it from its queue
+            depth = max(len(each.ancestors_with_self) for each in self.app.screen.walk_children(with_self=True))
+            for _ in range(1 + depth):
+                await self._handled()
+
+    async def _handled(self) -> None:
+        """Wait until each widget has handled what was in its queue. Fails if the application has ended."""
+        handled = asyncio.create_task(self.pilot._wait_for_screen(DEADLINE_S))
+        await asyncio.wait([handled, self.app._task], return_when=asyncio.FIRST_COMPLETED)
+        if self.app._task.done():
+            handled.cancel()
+            raise AssertionError("the application has ended")  # if by an error, `opened` raises that one instead
+        await handled
 
     async def tab(self, number: int) -> None:
         """Show a tab, and wait until the keyboard belongs to it."""
@@ -74,14 +86,16 @@ class Screen:
         await self.until(lambda: all(self.app.screen.query(f"#{name}") for name in texts), f"no lines {list(texts)}")
         for name, text in texts.items():
             self.app.screen.query_one(f"#{name}").value = text
-        await self.pilot._wait_for_screen(DEADLINE_S)
+        await self._handled()
 
     async def until(self, condition: Callable[[], object], reason: str = "") -> None:
         """Wait until a condition holds. Fails with the screen after the deadline."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, f"{reason}\n{self.text}"
-            await self.pilot.pause(POLL_S)
+            await self._handled()
+            await asyncio.sleep(POLL_S)
+            self.app.screen._on_timer_update()  # draws at once what has changed
 
     async def shows(self, *texts: str) -> None:
         """Wait until the screen has these texts."""
@@ -101,7 +115,11 @@ async def opened(path: Path, size: tuple[int, int] = SIZE, **settings: Any) -> A
     app = Console([str(path)], **settings)
     app.animation_level = "none"
     async with app.run_test(size=size) as pilot:
-        yield Screen(app, pilot)
+        try:
+            yield Screen(app, pilot)
+        finally:
+            app.exit()  # its messages end before its screen, as for a user; the pilot removes the screen while keys wait
+            await asyncio.wait([app._task], timeout=DEADLINE_S)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

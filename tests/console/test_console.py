@@ -150,8 +150,9 @@ def test_contents_do_not_control_the_terminal(known_log: Path) -> None:
             await screen.shows("topic evil", "␛]0;title␇[red]", "␛[31mred␛[0m [bold]markup[/bold] [/] ␍␊␇", "<U+202E>\\xff␀")
             await screen.press("down")
             await screen.shows("── header ␛[2Jh[/x]: 4 bytes")
-            for _ in range(3):
+            for view in ("json", "hex", "text"):
                 await screen.press("v")
+                await screen.shows(f"view: {view}")
                 assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", screen.text)
 
     run(scenario)
