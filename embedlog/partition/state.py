@@ -85,7 +85,8 @@ class PartitionState:
             self.raise_closed()
         if self.page_file is not None:
             return
-        with locks.entering(self.mutex, bounded(deadline_ns), self.path):
+        until = min(deadline_ns, self.deadline()) if self.context.in_set else deadline_ns
+        with locks.entering(self.mutex, bounded(until), self.path, locks.LoadPendingError):
             if self.page_file is None and self.static is None and not self.closed:
                 self._open_read_only() if self.context.read_only else self._open_for_writing()
 

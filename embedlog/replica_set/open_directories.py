@@ -32,6 +32,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.storage.locks import LoadPendingError
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
@@ -310,6 +311,8 @@ def is_of_storage(problem: EmbedlogError) -> bool:
     """Whether an error belongs to the directory, and not to this process (OPENDIRECTORY-1)."""
     if isinstance(problem, StorageError):
         return problem.errno is None or problem.errno in STORAGE
+    if isinstance(problem, LoadPendingError):
+        return False
     return isinstance(
         problem,
         (CorruptRecordError, DirectoryInUseError, DurabilityError, ForeignDirectoryError, LockTimeoutError, ReopenedError),

@@ -20,23 +20,29 @@ from embedlog.storage import files, lock_holders, lock_order
 _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
+class LoadPendingError(LockTimeoutError):
+    """Another thread of this process loads the files of a partition until the deadline: no failure of the directory."""
+
+
 def owned(mutex: threading.RLock) -> bool:
     """Whether this thread holds the mutex. The mutex itself is tested: an interrupt could prevent the update of a variable."""
     return bool(mutex._is_owned())  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str]) -> Iterator[None]:
+def holding(
+    mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str], late: type[LockTimeoutError] = LockTimeoutError
+) -> Iterator[None]:
     """Hold a mutex, taken before a deadline, never twice by one thread; an interrupt at any point leaves it free.
 
-    Raises LockTimeoutError, and StateError if this thread holds it already.
+    Raises `late`, and StateError if this thread holds it already.
     """
     if owned(mutex):
         raise StateError("this thread holds the lock already", path=path)
     try:
         left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
         if not mutex.acquire(timeout=min(left_s, threading.TIMEOUT_MAX)):
-            raise LockTimeoutError("lock held by another thread of this process until the deadline", path=path)
+            raise late("lock held by another thread of this process until the deadline", path=path)
         yield
     finally:
         try:
@@ -46,12 +52,14 @@ def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[st
 
 
 @contextlib.contextmanager
-def entering(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str]) -> Iterator[None]:
-    """As `holding`, also for a thread that holds the mutex already. Raises LockTimeoutError."""
+def entering(
+    mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str], late: type[LockTimeoutError]
+) -> Iterator[None]:
+    """As `holding`, also for a thread that holds the mutex already. Raises `late`."""
     if owned(mutex):
         yield
         return
-    with holding(mutex, deadline_ns, path):
+    with holding(mutex, deadline_ns, path, late):
         yield
 
 

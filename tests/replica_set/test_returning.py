@@ -15,10 +15,12 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
-from embedlog.errors import ElectionNotNeededError, StorageError
+from embedlog.errors import ElectionNotNeededError, LockTimeoutError, StorageError
 from embedlog.partition.partition import Partition
+from embedlog.partition.state import PartitionState
 from embedlog.replica_set import open_directories
 from embedlog.storage import file_names, files
+from embedlog.storage.control_page import PageFile
 from tests.faults.harness.processes import until
 from tests.replica_set.test_opening import QUIET, isr, made, paths, send, values
 from tests.support.replica_directories import failing
@@ -101,6 +103,37 @@ def test_a_lock_that_is_not_given_back_is_a_failed_directory(tmp_path: Path, nod
             release.set()
             thread.join()
         log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert values(log) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_long_load_is_waited_for_until_a_deadline_and_fails_no_directory(
+    tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, entered, release = PartitionState._load_locked, threading.Event(), threading.Event()
+
+    def loading(state: PartitionState, mapped: PageFile) -> None:
+        if state.path.parent.name == f"d{node}" and threading.current_thread() is thread:
+            entered.set()
+            assert release.wait(60)
+        load(state, mapped)
+
+    with a_log(tmp_path, lock_timeout_ms=100) as log, log.producer(linger_ms=0) as producer:
+        monkeypatch.setattr(PartitionState, "_load_locked", loading)
+        thread = threading.Thread(target=lambda: replica(log, node).open())
+        thread.start()
+        try:
+            assert entered.wait(60)
+            sent = producer.send("t", b"second", partition=0)
+            until(lambda: producer.metrics()["record-retry-total"] > 1, "attempts")
+            with pytest.raises(LockTimeoutError, match="another thread"):
+                replica(log, node).bounds()
+            assert not sent.done()
+        finally:
+            release.set()
+            thread.join()
+        sent.result(30)
         assert isr(log) == [1, 2, 3]
         assert values(log) == [b"first", b"second"]
 

@@ -67,7 +67,6 @@ OTHERWISE = {  # tests that do not apply to a set as they are
     "test_records_that_are_in_do_not_fail_with_those_that_are_not": FAILOVER,
     "test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the_log": INSIDE,
     "test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes": INSIDE,
-    "test_a_log_is_closed_inside_the_load_of_a_partition_that_its_producer_waits_for": "a load of a leader has no deadline yet",
     "test_a_signal_handler_reads_inside_an_append": "a view waits for the commit, for which its own thread holds the lock",
 }
 SHORT = {"test_transactional_reads.py"}  # the others are slow
