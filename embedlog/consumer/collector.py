@@ -70,6 +70,7 @@ class Collector:
         self._window_count = config.metrics_num_samples
         self.waiting = Waiter(engine, config, self.rotation, self.follow)
         self.interceptors = ConsumerInterceptors(config.interceptor_classes)
+        self._intercepts = self.interceptors.has("on_consume")
         self.fetcher = Fetcher(
             isolation=config.isolation_level,
             max_bytes=min(config.max_partition_fetch_bytes, config.fetch_max_bytes),
@@ -133,7 +134,7 @@ class Collector:
         """Up to `limit` records, partition after partition."""
         front, moved, self.taken = self.rotation.front, self._moved, True
         run = None if front is None else front.run
-        if front is not None and run is not None and run.count > limit and not (front.paused or self.interceptors):
+        if front is not None and run is not None and run.count > limit and not (front.paused or self._intercepts):
             moved.append((front, run.offset, run.leader_epoch))
             return run.take(limit)  # the usual case of a reader of few records: its batch has more
         out: list[Record] = []
@@ -164,7 +165,7 @@ class Collector:
             self.taken = bool(out)
             if not out:
                 moved.clear()
-            return self._intercepted(out, seen_count) if self.interceptors else out
+            return self._intercepted(out, seen_count) if self._intercepts else out
         except BaseException as error:
             if out and isinstance(error, EmbedlogError):
                 return self._intercepted(out, seen_count)  # COLLECTOR-3
@@ -188,7 +189,7 @@ class Collector:
         """An iterator over the fetched records of the next partition that has any."""
         for cursor in self.rotation.readable():
             while self._ready(cursor):
-                if self.interceptors:
+                if self._intercepts:
                     cursor.replace_ahead(self.interceptors.on_consume)
                     if not cursor.has_records:
                         continue

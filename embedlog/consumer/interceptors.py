@@ -14,13 +14,10 @@ consumer_logger = logging.getLogger("embedlog.consumer")
 
 
 class ConsumerInterceptors(InterceptorChain):
-    """The interceptors of one consumer; false if none of them takes records. Threads: the consumer's own."""
+    """The interceptors of one consumer. Threads: the consumer's own."""
 
     def __init__(self, given: Iterable[Any]) -> None:
         super().__init__(given, ("on_consume", "on_commit"), consumer_logger)
-
-    def __bool__(self) -> bool:
-        return self.has("on_consume")
 
     def on_consume(self, records: list[Record]) -> list[Record]:
         """The records to return in place of these; never raises."""

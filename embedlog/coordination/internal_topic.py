@@ -294,9 +294,15 @@ class InternalTopic(Generic[V]):
         """
         refused: EmbedlogError | None = None
         decision: Decision[V] | None = None
+        mirror = self._mirror(number)
+        # What a view lacks that was read before is usually little: it is read under the lock only. A later leader of a set may
+        # lack records of the view.
+        refreshes = mirror.partition.replicated or mirror.state.position == INCOMPLETE
         while decision is None:
-            with Until(deadline_ns):
-                mirror, _ = self._refreshed(number)
+            if refreshes:
+                with Until(deadline_ns):
+                    mirror, _ = self._refreshed(number)
+            refreshes = True
             with mirror.partition.exclusive(deadline_ns) as held:
                 try:
                     state = _catch_up(mirror, mirror.state, held.now, REST_BYTES)

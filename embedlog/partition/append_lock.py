@@ -37,6 +37,7 @@ from embedlog.partition.state import PartitionState
 from embedlog.partition.writer import AppendWriter
 from embedlog.storage import file_names, files, lock_order, locks
 
+NO_MUTEX: Final = contextlib.nullcontext()  # for a caller that holds it
 PAUSE_S: Final = 0.001  # between two reads of a generation; a reader without the right to lock cannot be woken
 
 UNDONE: Final = {
@@ -73,8 +74,7 @@ class AppendLock:
         """The mutex only, which excludes the other threads of this process. Raises LockTimeoutError."""
         return locks.holding(self.state.mutex, deadline_ns, self.state.path)
 
-    @contextlib.contextmanager
-    def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
+    def exclusive(self, deadline_ns: int | None = None) -> contextlib.AbstractContextManager[LockedPartition]:
         """The lock with everything repaired and caught up.
 
         An exception inside leaves the owner word set: the next holder repairs. Raises LockTimeoutError.
@@ -83,27 +83,30 @@ class AppendLock:
         if state.closed or state.page_file is None:
             state.ensure_open()
         until = state.deadline() if deadline_ns is None else deadline_ns
-        with locks.holding(state.mutex, until, state.path), self.exclusive_mutexed(until) as held:
-            yield held
+        return self._exclusive(until, locks.holding(state.mutex, until, state.path))
+
+    def exclusive_mutexed(self, deadline_ns: int) -> contextlib.AbstractContextManager[LockedPartition]:
+        """As `exclusive`. REQUIRES the mutex."""
+        return self._exclusive(deadline_ns, NO_MUTEX)
 
     @contextlib.contextmanager
-    def exclusive_mutexed(self, deadline_ns: int) -> Iterator[LockedPartition]:
-        """As `exclusive`. REQUIRES the mutex."""
-        broken = True
-        lock_order.taken(self._lock_name)
-        try:
-            shown = self._begin(deadline_ns)
-            yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
-            broken = False
-        finally:
-            writer = self.state.writer
-            if writer is not None:  # an interrupt may follow the locking at once: a lock that is not held is not harmed
-                try:
-                    writer.end(broken)
-                except BaseException:  # an interrupt before the call had an effect
-                    writer.end(True)
-                    raise
-            lock_order.left(self._lock_name)
+    def _exclusive(self, deadline_ns: int, mutex: contextlib.AbstractContextManager[None]) -> Iterator[LockedPartition]:
+        with mutex:
+            broken = True
+            lock_order.taken(self._lock_name)
+            try:
+                shown = self._begin(deadline_ns)
+                yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
+                broken = False
+            finally:
+                writer = self.state.writer
+                if writer is not None:  # an interrupt may follow the locking at once: a lock that is not held is not harmed
+                    try:
+                        writer.end(broken)
+                    except BaseException:  # an interrupt before the call had an effect
+                        writer.end(True)
+                        raise
+                lock_order.left(self._lock_name)
 
     def _held(self) -> LockedPartition:
         return LockedPartition(self.state, self.segments, self.writer, self.producers)
