@@ -3,8 +3,8 @@
 INTERNALTOPIC-1  each process keeps a view, the sum of a partition's records, and updates it from its last position
 INTERNALTOPIC-2  a position whose log end is below `purged_to`, or in another epoch, is invalid: the view is rebuilt from the log
     start
-INTERNALTOPIC-3  catching up first happens without the lock; under it only a bounded rest is read, otherwise the lock is released
-    once more
+INTERNALTOPIC-3  a view that was not read before, and each view of a set, catches up without the lock. Under it only a bounded
+    rest is read, otherwise the lock is released once more
 INTERNALTOPIC-4  a decision is made from a current view and appended before the lock is released; a refusal writes nothing
 INTERNALTOPIC-5  followers of a partition are notified after the append, by a futex word of its page. A process may end before it
     notifies, so this shortens waits and guarantees nothing
