@@ -202,6 +202,47 @@ def test_offsets_that_a_segment_cannot_hold_are_refused(tmp_path: Path, base: in
         assert system.walk_headers(file.fileno(), 0, len(raw), np.empty(4, batch_dtype()), base) == (1, len(raw))
 
 
+def headers_of(raw: bytes, position: int, most: int) -> list[tuple[int, int, int, int]]:
+    """Position, size, base offset and last delta of batches from a position on, read field by field."""
+    found: list[tuple[int, int, int, int]] = []
+    while position < len(raw) and len(found) < most:
+        size = 12 + struct.unpack_from(">i", raw, position + 8)[0]
+        found.append((position, size, *struct.unpack_from(">q", raw, position), *struct.unpack_from(">i", raw, position + 23)))
+        position += size
+    return found
+
+
+def test_headers_are_walked_in_blocks_as_one_by_one(tmp_path: Path, seed: int) -> None:
+    rng, parts, starts, offset = random.Random(seed), [], [0], 0
+    for _ in range(400):
+        size = rng.choice((0, 20, 200, 3900, 16_300, 16_312, 17_000, 40_000))
+        parts.append(batch(offset, [Row(bytes(rng.randrange(size + 1)))] * rng.randint(1, 3)))
+        offset += rng.randint(3, 5)
+        starts.append(starts[-1] + len(parts[-1]))
+    raw, path = b"".join(parts), tmp_path / "log"
+    path.write_bytes(raw)
+    with path.open("rb") as file:
+        for _ in range(200):
+            rows, start = np.zeros(rng.choice((1, 2, 7, 500)), batch_dtype()), rng.choice(starts)
+            count, end = system.walk_headers(file.fileno(), start, len(raw), rows, 0)
+            found = [tuple(map(int, row)) for row in rows[["position", "size", "base_offset", "last_offset_delta"]][:count]]
+            assert found == headers_of(raw, start, len(rows))
+            assert end == (found[-1][0] + found[-1][1] if found else start)
+            cut = rng.randrange(start, len(raw) + 1)  # the file has more than the part that is walked
+            if cut not in starts:
+                with pytest.raises(CorruptRecordError, match="do not form a chain"):
+                    system.walk_headers(file.fileno(), start, cut, np.zeros(500, batch_dtype()), 0)
+        system.fault_counters(reset=True)
+        system.walk_headers(file.fileno(), 0, len(raw), np.zeros(500, batch_dtype()), 0)
+        assert system.fault_counters()[0]["pread"] < len(parts)
+    small = b"".join(batch(number, [Row(b"x")]) for number in range(500))
+    path.write_bytes(small)
+    with path.open("rb") as file:
+        system.fault_counters(reset=True)
+        assert system.walk_headers(file.fileno(), 0, len(small), np.zeros(500, batch_dtype()), 0) == (500, len(small))
+        assert system.fault_counters()[0]["pread"] < 5
+
+
 def test_the_walk_over_a_segment_takes_its_base_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / file_names.file_name(100, file_names.LOG)
     path.write_bytes(batch(100, [Row(b"a")]) + batch(2**33 | 101, [Row(b"b")]))

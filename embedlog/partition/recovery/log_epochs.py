@@ -146,7 +146,7 @@ def _rows_in(directory: Path, base: int, at: int, offset: int, now: Published) -
                 found.append((first, first + delta, epoch))
                 if first + delta >= offset:
                     return found
-            step *= 2
+            step *= 4
     return found if position >= size else []
 
 
