@@ -3,12 +3,14 @@
 - a wheel has both extension modules, the types and the Spark entry, and neither C sources nor test code
 - it has no symbol and no text of fault injection and mutants
 - one wheel serves every later Python of its platform: the stable ABI of Python 3.11. A free-threaded Python has one of its own
+- an extension for musl has no thread-local variable of the initial-exec model: musl loads none after the start of a process
 """
 
 from __future__ import annotations
 
 import email
 import re
+import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -19,6 +21,7 @@ NEEDED = {"embedlog/py.typed", "embedlog/_native/_rows.pyi", "pyspark_embedlog/_
 REQUIRED = {"cffi", "lz4", "numpy", "zstandard"}
 NAME = re.compile(r"embedlog-(?P<version>[^-]+)-(?P<abi>cp311-abi3|cp314-cp314t)-(?P<platforms>[\w.]+)\.whl")
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine, a number of two bytes at byte 18 of an ELF file
+PT_DYNAMIC, DT_FLAGS, DF_STATIC_TLS = 2, 30, 0x10
 
 
 def problems(wheel: Path) -> list[str]:
@@ -55,7 +58,21 @@ def _extension_problems(name: str, binary: bytes, platforms: str) -> list[str]:
     number = int.from_bytes(binary[18:20], "little")
     if binary[:4] != b"\x7fELF" or machine is None or number != ELF_MACHINES[machine]:
         found.append(f"{name} is not for the machine of {platforms}: ELF machine {number}")
+    elif platforms.startswith("musllinux") and has_static_tls(binary):
+        found.append(f"{name} has thread-local variables that musl refuses: initial-exec")
     return found
+
+
+def has_static_tls(binary: bytes) -> bool:
+    """Whether this ELF file of 64 bits has the flag DF_STATIC_TLS in its dynamic section."""
+    (headers,) = struct.unpack_from("<Q", binary, 32)  # e_phoff
+    size, count = struct.unpack_from("<HH", binary, 54)  # e_phentsize, e_phnum
+    for header in range(headers, headers + size * count, size):
+        kind, offset, length = struct.unpack_from("<I4xQ16xQ", binary, header)  # p_type, p_offset, p_filesz
+        if kind == PT_DYNAMIC:
+            entries = struct.iter_unpack("<QQ", binary[offset : offset + length])
+            return any(tag == DT_FLAGS and value & DF_STATIC_TLS for tag, value in entries)
+    return False
 
 
 def _metadata_problems(text: bytes) -> list[str]:

@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 import embedlog
 from tests.support import leaks
 from tests.support.child_pytest import run_pytest
@@ -30,6 +32,16 @@ def test_a_descriptor_that_replaces_another_is_a_leak(tmp_path: Path) -> None:
         before = leaks.Snapshot()
         os.dup2(two.fileno(), one.fileno())
         assert left(before) == [f"descriptor {one.fileno()}: {tmp_path / 'two'}"]
+
+
+def test_the_reports_and_pipes_of_a_sanitizer_belong_to_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSAN_OPTIONS", f"history_size=4 log_path={tmp_path}/tsan exitcode=0")
+    before = leaks.Snapshot()
+    with (tmp_path / "tsan.7").open("wb"):
+        symbolizer = os.pipe()
+        assert left(before) == []
+        for end in symbolizer:
+            os.close(end)
 
 
 def test_a_mapping_outlives_its_descriptor(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import email
 import importlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -186,16 +187,21 @@ def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
     assert head["Description-Content-Type"] == "text/markdown"
 
 
-def made_wheel(folder: Path, *, abi: str = "cp311-abi3", **files: bytes | None) -> Path:
+def made_extension(flags: int = 0) -> bytes:
+    """An ELF file for x86-64 that has only a dynamic section, with these flags."""
+    entries = struct.pack("<4Q", 30, flags, 0, 0)
+    head = b"\x7fELF" + bytes(14) + struct.pack("<H12xQ14xHH6x", 62, 64, 56, 1)
+    return head + struct.pack("<I4xQ16xQ16x", 2, 120, len(entries)) + entries
+
+
+def made_wheel(folder: Path, *, abi: str = "cp311-abi3", platform: str = "manylinux_2_17_x86_64", **files: bytes | None) -> Path:
     """A wheel for x86-64 whose files are as they must be, except for those given (None: without the file)."""
-    platform = "manylinux_2_17_x86_64"
     info = "embedlog-1.0.dist-info"
-    extension = b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little")
     metadata = "Metadata-Version: 2.4\nRequires-Python: >=3.11\n" + "".join(
         f"Requires-Dist: {each}\n" for each in contents.REQUIRED
     )
     content: dict[str, bytes | None] = dict.fromkeys(contents.NEEDED, b"") | dict.fromkeys(
-        contents.extensions(abi, platform), extension
+        contents.extensions(abi, platform), made_extension()
     )
     content |= {f"{info}/METADATA": metadata.encode(), f"{info}/licenses/LICENSE": b""} | files
     wheel = folder / f"embedlog-1.0-{abi}-{platform}.whl"
@@ -209,6 +215,18 @@ def made_wheel(folder: Path, *, abi: str = "cp311-abi3", **files: bytes | None) 
 @pytest.mark.parametrize("abi", ["cp311-abi3", "cp314-cp314t"])
 def test_a_wheel_that_is_as_it_must_be_has_no_problem(tmp_path: Path, abi: str) -> None:
     assert contents.problems(made_wheel(tmp_path, abi=abi)) == []
+
+
+@pytest.mark.parametrize(
+    ("platform", "flags", "problems"), [("musllinux_1_2", 0, 0), ("musllinux_1_2", 16, 2), ("manylinux_2_17", 16, 0)]
+)
+def test_static_thread_local_variables_are_refused_for_musl(tmp_path: Path, platform: str, flags: int, problems: int) -> None:
+    """musl loads no such library after the start of a process; glibc does, if the variables are few."""
+    names = contents.extensions("cp311-abi3", f"{platform}_x86_64")
+    files = dict.fromkeys(names, made_extension(flags | 8))
+    wheel = made_wheel(tmp_path, platform=f"{platform}_x86_64", **files)
+    assert [each for each in contents.problems(wheel) if "musl refuses" in each] == contents.problems(wheel)
+    assert len(contents.problems(wheel)) == problems
 
 
 def test_a_free_threaded_wheel_has_no_extension_of_the_stable_abi(tmp_path: Path) -> None:

@@ -25,7 +25,12 @@ static _Atomic int64_t lost;
 static struct sigaction previous;
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
 
-static __thread int passing __attribute__((tls_model("initial-exec")));
+/* The access in the handler allocates nothing. glibc allocates the dynamic kind at the first access; musl allocates it when the library is
+ * loaded, and refuses a library of the other kind that is loaded after the start. */
+#ifdef __GLIBC__
+__attribute__((tls_model("initial-exec")))
+#endif
+static __thread int passing;
 
 static void *zeros_over(uintptr_t page) {
     return mmap((void *)page, EL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
