@@ -190,7 +190,8 @@ test-threads:
 	        --build-base $(THREADS) --build-lib $(THREADS)/lib >$(THREADS)/build.txt 2>&1 \
 	        || { tail -5 $(THREADS)/build.txt; $(call fail,the C core does not compile: see $(THREADS)/build.txt); }; \
 	    $(IN_MEMORY) $(WITHIN) 120m env EMBEDLOG_SANITIZE=$$sanitizer \
-	        TSAN_OPTIONS="$(TSAN) $${TSAN_OPTIONS:-}" $(THREADS)/venv/bin/python -m pytest $$([ -n "$$sanitizer" ] || echo '$(PARALLEL)') \
+	        TSAN_OPTIONS="$(TSAN) $${TSAN_OPTIONS:-}" \
+	        $(THREADS)/venv/bin/python -m pytest $$([ -n "$$sanitizer" ] || echo '$(PARALLEL)') \
 	        -p no:faulthandler -o timeout=1200 -o 'pythonpath=$(THREADS)/lib .' \
 	        -m 'not slow and not faults and not kafka and not spark' $(ARGS) \
 	    || { $(THREAD_REPORTS) || true; false; } $(OR_KEPT)

@@ -6,7 +6,8 @@ L3  resources that a fixture of a wider scope opens during a test belong to that
     Files below the directory of a log that was open before the test belong to that log
 L4  the runner's own resources are excluded by rule: modules of `RUNNERS`, and sockets and pipes while a JVM is connected
 L5  resources with the lifetime of the process are excluded by rule: the library's pool for codecs, multiprocessing's directory,
-    event descriptors of native runtimes, a sanitizer's reports and pipes. The library has none; a leaked loop also leaks sockets
+    event descriptors of native runtimes. The library has none; a leaked asyncio loop also leaks sockets
+L6  the file of a sanitizer's reports and its pipes are excluded by rule: its first report opens them
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def excluded_targets() -> tuple[str, ...]:
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     jvm = getattr(getattr(module, "SparkContext", None), "_gateway", None) is not None
     native = any(name in sys.modules for name in RUNTIMES)
-    reports = re.findall(r"\blog_path=([^\s:]+)", os.environ.get("TSAN_OPTIONS", ""))  # opened by the first report, as the
-    sanitizer = (*reports, "pipe:") if reports else ()  # pipes to the program that names functions
+    reports = re.findall(r"\blog_path=([^\s:]+)", os.environ.get("TSAN_OPTIONS", ""))
+    sanitizer = (*reports, "pipe:") if reports else ()  # the pipes lead to the program that names functions
     return ("socket:", "pipe:") * jvm + ("anon_inode:[eventpoll]", "anon_inode:[eventfd]") * native + sanitizer
 
 

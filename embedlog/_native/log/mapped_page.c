@@ -25,8 +25,8 @@ static _Atomic int64_t lost;
 static struct sigaction previous;
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
 
-/* The access in the handler allocates nothing. glibc allocates the dynamic kind at the first access; musl allocates it when the library is
- * loaded, and refuses a library of the other kind that is loaded after the start. */
+/* The access in the handler must allocate nothing. The dynamic kind is allocated by glibc at the first access. In musl it is allocated
+ * with the library, and a library of the other kind cannot be loaded after the start. */
 #ifdef __GLIBC__
 __attribute__((tls_model("initial-exec")))
 #endif
