@@ -56,3 +56,9 @@ def test_without_a_symbolizer_the_reason_is_named(tmp_path: Path, capsys: pytest
     (tmp_path / "tsan.7").write_text(warning + REPORT.format(write=UNNAMED, creator=CPYTHON))
     assert main(tmp_path) == 1
     assert "external_symbolizer_path" in capsys.readouterr().out
+
+
+def test_a_signal_that_ended_a_process_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tsan.7").write_text("==7==ERROR: ThreadSanitizer: SEGV on unknown address 0x000000000018 (pc 0x7fc2e5385434)\n")
+    assert main(tmp_path) == 1
+    assert "SEGV" in capsys.readouterr().out
