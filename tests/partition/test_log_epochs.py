@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.partition.partition import Partition
 from embedlog.partition.recovery import log_epochs
@@ -40,6 +41,44 @@ def test_the_epochs_are_those_of_the_batches(tmp_path: Path, rng: random.Random)
         now = partition.published()
         assert len(list(partition.path.glob("*.log"))) > 1
         assert checkpoints.read_epochs(partition.path / file_names.EPOCHS).entries[0][1] == now.log_start
+
+
+def test_each_epoch_is_compared_with_the_batches_once(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOGEPOCHS-6: another term of the decision log costs the same after a thousand as after ten."""
+    read, offsets = log_epochs._rows_at, list[int]()
+
+    def rows_at(directory: Path, bases: list[int], offset: int, now: Published) -> list[tuple[int, int, int]]:
+        offsets.append(offset)
+        return read(directory, bases, offset, now)
+
+    with replica_logs.replica(tmp_path) as partition:
+        replica_logs.fill(partition, rng, epochs=12)
+        now, file = partition.published(), partition._state.epoch_file
+        entries = of_each_batch(partition)
+        assert len(entries) > 5
+        monkeypatch.setattr(log_epochs, "_rows_at", rows_at)
+        file.compared = entries[:-1]
+        found, made = log_epochs.read_or_make(partition.path, now, file=file)
+        assert (found.entries, made) == (entries, False)
+        assert offsets == [now.log_start, entries[-1][1], now.log_end - 1]
+        for _ in range(200):
+            changed, at = list(entries), rng.randrange(1, len(entries))
+            match rng.choice(("none", "start", "epoch", "removed", "end")):
+                case "start":
+                    changed[at] = changed[at][0], rng.randint(changed[at - 1][1] + 1, now.log_end - 1)
+                case "epoch":
+                    changed[at] = changed[at][0] + 1, changed[at][1]
+                case "removed":
+                    del changed[at]
+                case "end":
+                    del changed[at:]
+            epochs, known = EpochCache.rising(changed), entries[: rng.randint(0, len(entries))]
+            assert log_epochs.agrees(partition.path, now, epochs, known) == log_epochs.agrees(partition.path, now, epochs), (
+                changed
+            )
+            assert log_epochs.agrees(partition.path, now, epochs, known) == (epochs.entries == entries), changed
 
 
 def test_an_epoch_of_a_leader_without_a_batch_is_stored_again(tmp_path: Path, rng: random.Random) -> None:

@@ -8,15 +8,15 @@ LOGEPOCHS-4  a changed number in the checkpoint is as well-formed as the true on
     before a cut below its high watermark, and if its last epoch is above that of the leader's next batch
 LOGEPOCHS-5  batches that cannot be read, or that differ from their digests, are damage of the log: nothing is written then
 LOGEPOCHS-6  before a process believes a checkpoint, it compares the batches before and after each start, the first and the last
-    one. These are two header reads from an index entry for each epoch, once for each content of the file. Without an index entry
-    within `ROWS_MAX` batches an epoch is not compared
+    one. These are two header reads from an index entry for each epoch, and each epoch is compared once: if later ones were added
+    or removed, it is still that of its batches. Without an index entry within `ROWS_MAX` batches an epoch is not compared
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +62,8 @@ def read_or_make(
     try:
         found = checkpoints.read_epochs(directory / file_names.EPOCHS) if file is None else file.read()
         if covers(found, now):
-            if not compare or (file is not None and found.entries == file.compared) or agrees(directory, now, found):
+            compared = None if file is None else file.compared
+            if not compare or found.entries == compared or agrees(directory, now, found, compared):
                 return found, False
             problem = OTHERS
     except DAMAGE as damage:
@@ -90,15 +91,17 @@ def _made(
 # ---- comparison ----------------------------------------------------------------------------------
 
 
-def agrees(directory: Path, now: Published, epochs: EpochCache) -> bool:
+def agrees(directory: Path, now: Published, epochs: EpochCache, compared: Sequence[tuple[int, int]] | None = None) -> bool:
     """Whether the batches next to each start have the epochs of a checkpoint that covers the log (LOGEPOCHS-6).
 
-    Without the append lock, False can also mean that the files have changed meanwhile.
+    `compared`: the entries of an earlier checkpoint of this log that agreed. Without the append lock, False can also mean that
+    the files have changed meanwhile.
     """
     if now.log_end == now.log_start:
         return True
     bases = _bases(directory, now)
-    starts = [start for _, start in epochs.entries if now.log_start < start < now.log_end]
+    known = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(epochs.entries, compared or (), strict=False)))
+    starts = [start for _, start in epochs.entries[known:] if now.log_start < start < now.log_end]
     try:
         for offset in (now.log_start, *starts, now.log_end - 1):
             rows = _rows_at(directory, bases, offset, now)

@@ -58,7 +58,7 @@ class ReplicaEpochs:
         file = self._state.epoch_file
         if not log_epochs.covers(epochs, now):
             return False
-        if epochs.entries != file.compared and log_epochs.agrees(self._state.path, now, epochs):
+        if epochs.entries != file.compared and log_epochs.agrees(self._state.path, now, epochs, file.compared):
             file.compared = list(epochs.entries)
         return epochs.entries == file.compared
 
