@@ -21,6 +21,7 @@ from embedlog.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.partition.recovery import log_epochs
 from embedlog.partition.roll import roll
 from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.copies import LockedCopy
@@ -28,7 +29,7 @@ from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derived
 from embedlog.replication.events import CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replication.records import NODE
-from embedlog.storage import files
+from embedlog.storage import files, lock_order
 from tests.support.decision_logs import (
     CLUSTER,
     NODES,
@@ -90,6 +91,30 @@ def syncs_of(process: Process, number: int) -> tuple[int, int]:
     after, _ = system.fault_counters()
     assert len(NODES) <= after["fdatasync"] - before["fdatasync"] <= 2 * len(NODES)
     return after["fsync"] - before["fsync"], after["rename"] - before["rename"]
+
+
+def test_epochs_are_compared_before_the_locks_of_a_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under them, the processes with faster disks would get no decision meanwhile."""
+    read, held = log_epochs._rows_at, list[list[Any]]()
+
+    def rows_at(*arguments: Any) -> Any:
+        held.append(list(lock_order._held()))
+        return read(*arguments)
+
+    monkeypatch.setattr(lock_order, "enabled", True)
+    begun(tmp_path)
+    with Process(tmp_path) as one, Process(tmp_path) as two:
+        for number in range(2, 8, 2):
+            one.decide(number)
+            two.decide(number + 1)
+        monkeypatch.setattr(log_epochs, "_rows_at", rows_at)
+        with Process(tmp_path) as three:
+            three.decide(10)
+        first = len(held)
+        one.decide(11)
+    assert first >= len(NODES) * len(set(terms(tmp_path)) - {0, 1})
+    assert len(NODES) <= len(held) - first <= 6 * len(NODES), "the new terms, the first batch and the last one"
+    assert not any(held)
 
 
 def test_a_refusal_is_an_error_and_writes_nothing(tmp_path: Path) -> None:

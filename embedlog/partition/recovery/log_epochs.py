@@ -8,8 +8,8 @@ LOGEPOCHS-4  a changed number in the checkpoint is as well-formed as the true on
     before a cut below its high watermark, and if its last epoch is above that of the leader's next batch
 LOGEPOCHS-5  batches that cannot be read, or that differ from their digests, are damage of the log: nothing is written then
 LOGEPOCHS-6  before a process believes a checkpoint, it compares the batches before and after each start, the first and the last
-    one. These are two header reads from an index entry for each epoch, and each epoch is compared once: if later ones were added
-    or removed, it is still that of its batches. Without an index entry within `ROWS_MAX` batches an epoch is not compared
+    one. These are two header reads from an index entry for each epoch. Each epoch is compared once, because later ones that are
+    added or removed do not change it. Without an index entry within `ROWS_MAX` batches an epoch is not compared
 """
 
 from __future__ import annotations

@@ -169,6 +169,12 @@ class ReplicaLog:
         known = known_high_watermark(self._state, now, replica.role)
         return now if known == now.high_watermark else now._replace(high_watermark=known)
 
+    def compare_epochs(self) -> None:
+        """Compare the leader-epoch-checkpoint with the batches before a lock is taken (LOGEPOCHS-6). Raises StorageError, and the
+        errors of a load.
+        """
+        self._epochs.compare_early()
+
     def follow(
         self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None, *, limit: int | None = None
     ) -> int:

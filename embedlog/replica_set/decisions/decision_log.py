@@ -270,12 +270,21 @@ class _Session:
     # ---- locks -----------------------------------------------------------------------------------
 
     def lock(self, copies: Iterable[Copy], deadline_ns: int) -> None:
-        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves some for the others."""
-        every = sorted(copies, key=lambda copy: copy.node)
-        for at, copy in enumerate(every):
-            now = system.boot_ns()
-            until = now + max(0, deadline_ns - now) // (len(every) - at)
+        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves some for the others.
+
+        Before that the epochs are compared: a slow directory would hold up the decisions of all processes otherwise.
+        """
+        every, able = sorted(copies, key=lambda copy: copy.node), list[Copy]()
+        for copy in every:
             self._paths[copy.node] = str(copy.partition.path)
+            try:
+                copy.partition.replica.compare_epochs()
+                able.append(copy)
+            except EmbedlogError as problem:
+                self.failed[copy.node] = problem
+        for at, copy in enumerate(able):
+            now = system.boot_ns()
+            until = now + max(0, deadline_ns - now) // (len(able) - at)
             try:
                 self._held[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(until))
             except EmbedlogError as problem:
