@@ -4,6 +4,7 @@ PARTITIONSTATE-1  positions come from the control page, never from a file's size
 PARTITIONSTATE-2  a control page counts only in the incarnation in which it was made; loading writes only under the append lock
 PARTITIONSTATE-3  a partition is marked dirty on disk before its first write
 PARTITIONSTATE-4  a read-only reader follows a live control page if there is one, else the files as it loaded them
+PARTITIONSTATE-5  a process whose directory was replaced loads nothing of the one in its place: others use the page there
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class PartitionState:
         self.epoch_file = EpochFile(path / file_names.EPOCHS, context.mode, mapped=not context.locked)
         self._checked_ns = 0
         self._seen: object = None
-        self._forget_caches: Callable[[], None] = _no_operation
-        self._release_writer: Callable[[], None] = _no_operation
+        self._forget_caches: Callable[[], None] = lambda: None
+        self._release_writer: Callable[[], None] = lambda: None
 
     def connect(self, *, forget_caches: Callable[[], None], release_writer: Callable[[], None]) -> None:
         """Set what is called after files were replaced, and before the control page is unmapped."""
@@ -198,6 +199,7 @@ class PartitionState:
 
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if no process has done so yet."""
+        self.context.reacquire()  # PARTITIONSTATE-5
         self._check_topic()
         mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
         try:
@@ -438,10 +440,6 @@ class PartitionState:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} {reason}", path=self.path)
         self.forget_files()
         self._open_read_only() if self.context.read_only else self._open_for_writing()
-
-
-def _no_operation() -> None:
-    """Do nothing: the state is not connected yet."""
 
 
 def poisoned_bases(directory: Path) -> list[int]:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 import embedlog
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog.admin.replica_housekeeper import ReplicaHousekeeper
 from embedlog.errors import ElectionNotNeededError, LockTimeoutError, StorageError
 from embedlog.partition.partition import Partition
@@ -154,6 +154,28 @@ def test_a_process_for_which_alone_a_directory_fails_leaves_the_copying_to_the_o
             done.join(0.01)
         assert values(other) == [b"first", b"second", b"third"]
         assert isr(other) == [1, 2, 3], "the other process copied, and the directory stayed"
+
+
+def test_a_process_loads_nothing_of_the_directory_in_the_place_of_its_own(tmp_path: Path) -> None:
+    """The page would have the high watermark of the checkpoint again: readers saw their end of a partition fall."""
+    made(tmp_path)
+    with opened(tmp_path) as before:
+        shutil.copytree(tmp_path / "d2", tmp_path / "copy")
+        moved_away(tmp_path / "d2")
+        (tmp_path / "copy").rename(tmp_path / "d2")
+        with opened(tmp_path) as log:
+            send(log, b"second")
+            log.housekeep()
+            assert isr(log) == [1, 2, 3]
+            page = replica(log, 2)._state.page
+            shown = replication.read(page)
+            with pytest.raises(StorageError, match="the lock file of this directory was replaced"):
+                replica(before, 2).open()
+            assert replication.read(page) == shown
+            assert page.alive()
+            send(log, b"third")
+            assert isr(log) == [1, 2, 3]
+            assert values(log) == [b"first", b"second", b"third"]
 
 
 # ---- directories that return -----------------------------------------------------------------------------
