@@ -87,7 +87,8 @@ def test_an_incomplete_copy_in_the_place_of_a_leader_deletes_nothing(tmp_path: P
         for path in (tmp_path / "d1" / "t-0").iterdir():
             if path.name.startswith(("0" * 20, "embedlog.", "leader-epoch")) and not path.name.endswith("lock"):
                 path.unlink()
-        for call in (leader.partition.check_page, lambda: copy(leader, follower, 0, log._engine.set.deadline())):  # type: ignore[attr-defined]
+        deadline_ns = log._engine.set.deadline()  # type: ignore[attr-defined]
+        for call in (leader.partition.check_page, lambda: copy(leader, follower, 0, deadline_ns)):
             with pytest.raises(StorageError, match="the lock file of this directory was replaced"):
                 call()
         send(log, "t", b"more")
