@@ -58,7 +58,7 @@ def test_a_key_that_still_waits_when_the_application_ends_is_no_error(known_log:
         run(lambda keys=keys: scenario(keys))  # type: ignore[misc]
 
 
-def test_an_error_of_the_application_is_that_of_the_test_at_once(known_log: Path) -> None:
+def test_an_error_of_the_application_is_that_of_the_test(known_log: Path) -> None:
     async def scenario() -> None:
         async with opened(known_log, clock=lambda: times.pop()) as screen:
             await screen.tab(2)
@@ -67,9 +67,8 @@ def test_an_error_of_the_application_is_that_of_the_test_at_once(known_log: Path
             await screen.shows("never shown")
 
     times = [TIME_MS / 1000] * 100
-    with pytest.raises(IndexError, match="pop from empty list") as raised:
+    with pytest.raises(IndexError, match="pop from empty list"):
         run(scenario)
-    assert str(raised.value.__context__) == "the application has ended"
 
 
 def test_the_end_of_the_application_is_named_at_once(known_log: Path) -> None:
