@@ -18,10 +18,10 @@ typedef struct {
     uint8_t bytes[BLOCK_BYTES];
 } header_block;
 
-/* The header at a position: a pointer into the block, which is read again if it does not contain it. NULL: the file ends inside the
- * header, or *code < 0. */
+/* The header at a position, which only rises: a pointer into the block, which is read again if it does not contain it. NULL: the file
+ * ends inside the header, or *code < 0. */
 static const uint8_t *header_at(header_block *block, int32_t fd, int64_t position, int64_t wanted, int64_t *code) {
-    if (position < block->start || position + EL_HEADER_SIZE > block->start + block->length) {
+    if (position + EL_HEADER_SIZE > block->start + block->length) {
         *code = el_pread(fd, block->bytes, wanted, position);
         block->start = position;
         block->length = *code < 0 ? 0 : *code;
