@@ -44,6 +44,7 @@ __all__ = [
     "byte_unlock",
     "close",
     "crash_now",
+    "created_ns",
     "errno_of",
     "facts",
     "facts_of",
@@ -278,6 +279,11 @@ def mount_id(path: str) -> int:
     found = ffi.new("uint64_t *")
     code = int(lib.el_mount(os.fsencode(path), found))
     return int(found[0]) if code > 0 else code
+
+
+def created_ns(fd: int) -> int:
+    """The birth time of a file, comparable for equality only; 0 if the file system has none; or a negative code."""
+    return int(lib.el_created_ns(fd))
 
 
 def boot_ns() -> int:

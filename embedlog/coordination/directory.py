@@ -273,6 +273,13 @@ class Directory:
             return True
         return self._lock_fd >= 0 and self._is_current(self._lock_fd, self._lock_name, settle=False)
 
+    def created_ns(self) -> int | None:
+        """The birth time of the directory's own lock file, which nothing replaces; None if the file system has none.
+
+        REQUIRES the open lock.
+        """
+        return None if self._open_lock is None else files.created_ns(self._open_lock.fd, self._open_lock.path)
+
     # ---- incarnations ----------------------------------------------------------------------------
 
     def _read_mark(self) -> None:

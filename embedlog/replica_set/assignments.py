@@ -112,6 +112,8 @@ class Assignments:
         replicas = self._set.replicas(place, tp.topic)
         if kind is Election.PREFERRED:
             self._commit(replicas)
+        elif kind is Election.UNCLEAN:
+            self._set.members.tend(by_hand=True)  # a directory that was just brought back is meant, not the one before it
 
         def event(state: State) -> Event:
             decided = replicas.decided(state)

@@ -120,7 +120,9 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
             result = None if found is None else Entered(directory.path, found, found.registration_id)
         else:
             opened = directory.directory
-            opening = Opening(directory.path, first, opened.clean and not again, marks[-1] if marks else -1, opened.foreign)
+            opening = Opening(
+                directory.path, first, opened.clean and not again, marks[-1] if marks else -1, opened.foreign, opened.created_ns()
+            )
             result = registration.enter(opening, directory.config.file_mode)
             if result is not None and first:
                 result = result._replace(outcome=opened.know_registration)

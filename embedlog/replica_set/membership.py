@@ -46,7 +46,8 @@ class Membership(NamedTuple):
     """The content of `embedlog.replicas`.
 
     `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of its last registration in the
-    decision log, None and -1 before the first one. `alone`: the directory was written without its set since then.
+    decision log, None and -1 before the first one. `alone`: the directory was written without its set since then. `created_ns`:
+    the birth time of `embedlog.door` at that registration, None if it is not known (REGISTRATION-8).
     """
 
     cluster_id: str
@@ -58,6 +59,7 @@ class Membership(NamedTuple):
     alone: bool = False
     cluster_generation: int = 0
     generation: int = 0
+    created_ns: int | None = None
     others: Mapping[str, Any] = MappingProxyType({})
 
     @property
@@ -101,6 +103,7 @@ def encode(membership: Membership) -> bytes:
         "registered_id": None if registered is None else id_text(registered.bytes),
         "broker_epoch": membership.broker_epoch,
         "alone": membership.alone,
+        "created_ns": membership.created_ns,
         "cluster_generation": membership.cluster_generation,
         "members": [_encode_member(member) for member in membership.members],
     }
@@ -125,9 +128,12 @@ def _decode(path: Path, data: bytes) -> Membership:
         cluster_id, node = _text(rest.pop("cluster_id")), _number(rest.pop("node"))
         registration_id, registered = _uuid(rest.pop("registration_id")), rest.pop("registered_id")
         broker_epoch, alone = rest.pop("broker_epoch"), rest.pop("alone")
+        created_ns = rest.pop("created_ns", None)  # a file of an earlier version has none
         cluster_generation, entries = _number(rest.pop("cluster_generation")), rest.pop("members")
         if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or type(alone) is not bool:
             raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}")
+        if created_ns is not None and (type(created_ns) is not int or not 0 < created_ns <= LONG_MAX):
+            raise ValueError(f"created_ns {created_ns!r:.100}")
         if not isinstance(entries, list) or not 0 < len(entries) <= MEMBERS_MAX:
             raise ValueError(f"a set has 1 to {MEMBERS_MAX} members")
         members = tuple(sorted((_decode_member(entry) for entry in entries), key=lambda member: member.node))
@@ -136,8 +142,9 @@ def _decode(path: Path, data: bytes) -> Membership:
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ForeignDirectoryError(f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path) from problem
     return Membership(
-        cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation, rest
-    )
+        cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation,
+        created_ns, rest,
+    )  # fmt: skip
 
 
 def _decode_member(entry: object) -> Member:

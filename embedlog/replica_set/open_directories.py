@@ -301,6 +301,15 @@ class OpenDirectories:
             member.retry_ns = now_ns + PAUSES_NS[min(failures, len(PAUSES_NS) - 1)]
             self.changes += 1
 
+    def fail_replaced(self) -> None:
+        """Fail the directories that were removed or replaced since their opening (`Directory.check_lock`)."""
+        for member in list(self):
+            if member.directory is not None and member.problem is None:
+                try:
+                    member.directory.log_directory.directory.check_lock()
+                except EmbedlogError as problem:
+                    self.fail(member.node, problem)
+
     def recovered(self, node: int) -> None:
         """Use a directory again."""
         with self._mutex:

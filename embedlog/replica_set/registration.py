@@ -14,6 +14,9 @@ REGISTRATION-6  only the first process in a directory raises its broker epoch. B
     first value
 REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
     turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it
+REGISTRATION-8  the file of members has the birth time of `embedlog.door`. If a directory that was not closed in order has another
+    one, it is a copy, made while processes used the original: it is foreign. A registration records the birth time that the
+    opening found, so a copy that takes the place meanwhile keeps that of the original
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Opening(NamedTuple):
     """The state in which a process found a directory.
 
     `first`: no other process is in it. `clean`: it was closed in order, and `mark_epoch` is the broker epoch of the clean mark.
-    `visited`: a broker wrote here since.
+    `visited`: a broker wrote here since. `created_ns`: the birth time of `embedlog.door`; None if it is unknown.
     """
 
     path: Path
@@ -53,13 +56,15 @@ class Opening(NamedTuple):
     clean: bool
     mark_epoch: int = -1
     visited: bool = False
+    created_ns: int | None = None
 
 
 class Entered(NamedTuple):
     """A directory of the set that this process has opened, and the registration id before a new one was drawn.
 
     `fresh`: this process is the first one in it since an orderly close. `outcome` shows every process in the directory whether
-    the outcome of the registration is known and recorded; only the first process has it (REGISTRATION-6).
+    the outcome of the registration is known and recorded; only the first process has it (REGISTRATION-6). `created_ns`: as in
+    `Opening`.
     """
 
     path: Path
@@ -67,6 +72,7 @@ class Entered(NamedTuple):
     previous_id: UUID
     fresh: bool = False
     outcome: Callable[[bool], None] = lambda known: None
+    created_ns: int | None = None
 
 
 def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
@@ -78,9 +84,12 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     if found is None:
         return None
     kept = opening.clean and not opening.visited and not found.alone and opening.mark_epoch == found.broker_epoch
-    if not opening.first or (kept and found.registration_id == found.registered_id):
-        return Entered(opening.path, found, found.registration_id, fresh=opening.first)
-    return Entered(opening.path, renew(opening.path, found, mode, alone=opening.visited), found.registration_id)
+    own = found
+    fresh = opening.first and kept and found.registration_id == found.registered_id
+    if opening.first and not fresh:
+        copied = None not in (found.created_ns, opening.created_ns) and found.created_ns != opening.created_ns
+        own = renew(opening.path, found, mode, alone=opening.visited or copied)
+    return Entered(opening.path, own, found.registration_id, fresh=fresh, created_ns=opening.created_ns)
 
 
 def with_new_id_if_put_back(entered: Entered, state: State, deadline_ns: int, mode: int = 0o666) -> Entered:
@@ -132,7 +141,7 @@ def register(
         if found.get(each.membership.node) is Found.FOREIGN:
             text = "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared"
             logger.warning(text, each.path, each.membership.node)
-        if note(each.path, state, deadline_ns=deadline_ns, mode=mode):
+        if note(each.path, state, deadline_ns=deadline_ns, mode=mode, created_ns=each.created_ns):
             each.outcome(True)
     return state
 
@@ -172,10 +181,10 @@ def _is_copy(each: Entered, state: State) -> bool:
         return False
 
 
-def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> bool:
+def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, created_ns: int | None = None) -> bool:
     """As `record`; a failure is logged, and False. The next registration of the directory repeats it (REGISTRATION-4)."""
     try:
-        record(directory, state, deadline_ns=deadline_ns, mode=mode)
+        record(directory, state, deadline_ns=deadline_ns, mode=mode, created_ns=created_ns)
     except EmbedlogError as problem:
         what = f"the members of the set are not recorded in {directory}"
         _logging.report(logger, logging.WARNING, (directory, "members"), what, problem)
@@ -183,8 +192,13 @@ def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) 
     return True
 
 
-def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666) -> Membership | None:
-    """Update the members that a directory has recorded (REGISTRATION-4); None if it belongs to no set."""
+def record(
+    directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, created_ns: int | None = None
+) -> Membership | None:
+    """Update the members that a directory has recorded (REGISTRATION-4); None if it belongs to no set.
+
+    `created_ns`: the birth time that the opening of the directory found, None to leave the recorded one (REGISTRATION-8).
+    """
     with open_locks([directory], deadline_ns, mode):
         found = members.read(directory)
         if found is None or found.node not in state.nodes:
@@ -192,7 +206,8 @@ def record(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666
         own = state.nodes[found.node]
         new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
         if own.incarnation == found.registration_id:
-            new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
+            known = created_ns or found.created_ns
+            new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False, created_ns=known)
         return found if new == found else members.write(directory, new, mode)
 
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-
 WORD_BITS: Final = 32  # of the topics word in a control page
 REGISTER_S: Final = 1  # between two tries to register directories without a majority
 
@@ -344,10 +343,12 @@ class SetMembers:
     def tend(self, *, by_hand: bool = False) -> None:
         """Try failed directories again, and register what is not registered. Nothing is read if all directories are in order.
 
-        `by_hand`: without waiting for the end of the pauses.
+        `by_hand`: without waiting for the end of the pauses, and replaced directories fail first.
         """
         if not self._read_only:
             self._renew_copies()
+            if by_hand:
+                self.directories.fail_replaced()
         state, now_ns = self.decisions.hint(), system.boot_ns()
         failed = [each for each in self.directories if each.problem is not None]
         if state is self._state and not failed and not self._unregistered:

@@ -206,6 +206,11 @@ def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
     return found if isinstance(found, system.Facts) else _never(found, path)
 
 
+def created_ns(fd: int, path: str | os.PathLike[str] = "") -> int | None:
+    """The birth time of an open file, comparable for equality only; None if the file system has none. A copy has a later one."""
+    return checked(system.created_ns(fd), path, "stat") or None
+
+
 def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
     checked(code, path, "stat")
     raise AssertionError(code)

@@ -42,16 +42,15 @@ class Faults:
     def _restores(self, state):
         n, log, registration, boot = state.copy
         d = state.directories[n]
-        detectable = boot == state.boots or registration != state.decided.registered[n]      # else a stated limit
-        if any(has(p.reaches, n) for p in state.processes) or not detectable:
+        if any(has(p.reaches, n) for p in state.processes):
             return
-        loss = "copy" if boot == state.boots else "power"
+        shown = self.on("births") if registration == state.decided.registered[n] else boot == state.boots
+        loss = "copy" if shown else "power"
         old = Directory(log, NONE, registration=registration, page=d.page + 1, loss=loss, synced=len(log))
         state = state._replace(copies=state.copies - 1)
         members = [m for m in range(self.replicas) if m != n and has(state.decided.isr | state.decided.elr, m)]
-        if not any(state.directories[m].epoch != NONE for m in members):       # the last complete member is destroyed
-            left = state.directories[best(state, members)].log if members and not self.durable else ()
-            state = state if members and self.durable else self._left(state, left)
+        if members and not self.durable and not any(state.directories[m].epoch != NONE for m in members):
+            state = self._left(state, state.directories[best(state, members)].log)     # the last complete member is destroyed
         yield f"!an operator restores the old copy of D{n}", put(state, n, old)
 
     def _left(self, state, log):

@@ -77,12 +77,14 @@ def recorded(root: Path) -> list[int]:
     return [each.broker_epoch for each in found if each is not None]
 
 
-def killed(root: Path, *values: bytes) -> None:
-    """A process that sends these records, and is killed."""
+def killed(root: Path, *values: bytes, between: Callable[[], object] = lambda: None) -> None:
+    """A process that sends these records, and is killed. `between`: what happens before the last one."""
     child = os.fork()
     if child == 0:
         log = opened(root)
-        send(log, *values)
+        send(log, *values[:-1])
+        between()
+        send(log, *values[-1:])
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
@@ -110,6 +112,23 @@ def test_an_earlier_copy_does_not_lead_after_a_kill(tmp_path: Path, node: int) -
     with opened(tmp_path) as log:
         assert values(log) == [b"before", b"after 1", b"after 2"]
         level(log)
+    assert len(logs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
+def test_a_copy_of_the_opening_that_was_killed_loses_no_acknowledged_record(
+    tmp_path: Path, node: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    killed(tmp_path, b"after 1", b"after 2", between=lambda: shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy"))
+    shutil.rmtree(tmp_path / f"d{node}")
+    (tmp_path / "copy").rename(tmp_path / f"d{node}")
+    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path) as log:
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+        level(log)
+    assert [line for line in caplog.messages if "put back" in line]
     assert len(logs(tmp_path)) == 1
 
 

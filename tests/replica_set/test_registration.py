@@ -19,7 +19,7 @@ from embedlog.storage import files
 from embedlog.storage.identity import new_id
 from tests.support.decision_logs import NODES, Process, batches_of, made
 
-CRASHED = {"first": True, "clean": False}
+CRASHED: dict[str, object] = {"first": True, "clean": False}
 
 
 def later() -> int:
@@ -38,10 +38,10 @@ def set_of(root: Path) -> Path:
     return made(root)
 
 
-def entered(root: Path, node: int, **facts: bool) -> Entered:
+def entered(root: Path, node: int, **facts: object) -> Entered:
     """A process opens a directory: by default the only one, after an orderly close."""
     path, found = root / f"d{node}", found_in(root, node)
-    known = {"first": True, "clean": True, "mark_epoch": found.broker_epoch} | facts
+    known: dict[str, object] = {"first": True, "clean": True, "mark_epoch": found.broker_epoch} | facts
     opening = Opening(path, **known)  # type: ignore[arg-type]
     with set_up.open_locks([path], later(), 0o666):
         result = registration.enter(opening)
@@ -91,7 +91,7 @@ def test_replica_12_after_an_orderly_close_the_id_stays_and_the_broker_epoch_ris
 
 
 @pytest.mark.parametrize("facts", [CRASHED, {"mark_epoch": 7}, {"mark_epoch": -1}, {"visited": True}])
-def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(tmp_path: Path, facts: dict[str, bool]) -> None:
+def test_replica_12_a_directory_that_was_not_closed_in_order_draws_a_new_id(tmp_path: Path, facts: dict[str, object]) -> None:
     before = begun(tmp_path)
     second = entered(tmp_path, 2, **facts)
     assert second.membership.registration_id != second.previous_id
@@ -134,6 +134,38 @@ def test_replica_12_a_crashed_directory_had_the_registered_id_others_are_foreign
     assert registration.found_state(entered(root, 2), after) is Found.FOREIGN, "an old copy, closed in order"
     assert registration.found_state(entered(root, 3, visited=True), after) is Found.FOREIGN
     assert registration.found_state(entered(root, 3, **CRASHED), after) is Found.FOREIGN, "a crash does not hide the visit"
+
+
+@pytest.mark.parametrize(("then", "now", "found"), [
+    (5, 5, Found.CRASHED), (5, 6, Found.FOREIGN), (None, 6, Found.CRASHED), (5, None, Found.CRASHED),
+])  # fmt: skip
+def test_a_crashed_directory_with_another_birth_time_is_a_copy(
+    tmp_path: Path, then: int | None, now: int | None, found: Found
+) -> None:
+    begun(tmp_path)
+    state = registered(tmp_path, *(entered(tmp_path, node, created_ns=then) for node in NODES))
+    assert found_in(tmp_path, 2).created_ns == then
+    second = entered(tmp_path, 2, **CRASHED, created_ns=now)
+    assert registration.found_state(second, state) is found
+    assert registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=now), state) is found, "it crashed once more"
+    after = registered(tmp_path, entered(tmp_path, 1), entered(tmp_path, 2, **CRASHED, created_ns=now), entered(tmp_path, 3))
+    assert found_in(tmp_path, 2).created_ns == (now or then)
+    again = entered(tmp_path, 2, **CRASHED, created_ns=now)
+    assert registration.found_state(again, after) is Found.CRASHED, "a registration takes the copy for the directory"
+
+
+def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_recorded(tmp_path: Path) -> None:
+    begun(tmp_path)
+    state = registered(tmp_path, *(entered(tmp_path, node, created_ns=5) for node in NODES))
+    moved = entered(tmp_path, 2, created_ns=6)
+    assert registration.found_state(moved, state) is Found.COMPLETE
+    assert found_in(tmp_path, 2).created_ns == 5
+    killed = entered(tmp_path, 2, **CRASHED, created_ns=6)
+    assert registration.found_state(killed, state) is Found.FOREIGN, "nothing shows that it was not put back"
+    after = registered(tmp_path, entered(tmp_path, 1), killed, entered(tmp_path, 3))
+    registered(tmp_path, entered(tmp_path, 2, created_ns=7))
+    assert found_in(tmp_path, 2).created_ns == 7
+    assert registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=7), after) is Found.CRASHED
 
 
 def test_replica_19_a_directory_that_was_written_alone_is_foreign(tmp_path: Path) -> None:

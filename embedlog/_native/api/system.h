@@ -37,6 +37,7 @@ int32_t el_facts(int32_t fd, el_file_facts *out);
 int32_t el_facts_of(const char *path, el_file_facts *out);                /* of the path itself: a link is not followed */
 int64_t el_filesystem(const char *path);                                  /* f_type of statfs */
 int64_t el_mount(const char *path, uint64_t *id);                            /* 1 and an id unique in this boot; 0: the kernel has none */
+int64_t el_created_ns(int32_t fd);                                         /* birth time of a file on the wall clock; 0: the file system has none */
 int64_t el_boot_ns(void);                                                 /* CLOCK_BOOTTIME */
 int64_t el_kernel_ms(void);                                               /* CLOCK_REALTIME, comparable with times of files */
 int64_t el_wall_ms(void);                                                 /* the same, unless el_shift_wall or el_freeze_wall moved it */

@@ -18,6 +18,10 @@
 /* Since Linux 6.8: an id that is unique among mounts. Headers may be older: word 18 of struct statx, its mask in word 0. */
 enum { EL_STATX_MNT_ID_UNIQUE = 0x4000, EL_STATX_MNT_ID_WORD = 18 };
 
+/* Since Linux 4.11: seconds in word 10, nanoseconds in the lower half of word 11. */
+enum { EL_STATX_BTIME = 0x800, EL_STATX_BTIME_WORD = 10, EL_AT_EMPTY_PATH = 0x1000, EL_STATX_WORDS = 32 };
+static const uint64_t EL_SECONDS_MAX = 1ull << 33;
+
 static _Atomic int64_t failed_syncs;
 
 /* Makes `call` between the hooks; errno of a failure is kept. */
@@ -281,10 +285,22 @@ int64_t el_filesystem(const char *path) {
 }
 
 int64_t el_mount(const char *path, uint64_t *id) {
-    uint64_t found[32] = {0};                           /* struct statx is 256 bytes; older headers lack the field */
+    uint64_t found[EL_STATX_WORDS] = {0};               /* struct statx is 256 bytes; older headers lack the field */
     _Static_assert(sizeof found == 256, "the kernel writes a struct statx");
     if (syscall(SYS_statx, AT_FDCWD, path, 0, EL_STATX_MNT_ID_UNIQUE, found) < 0)
         return errno == ENOSYS ? 0 : EL_SYSTEM_ERROR(errno);
     *id = found[EL_STATX_MNT_ID_WORD];
     return ((uint32_t)found[0] & EL_STATX_MNT_ID_UNIQUE) != 0;
+}
+
+int64_t el_created_ns(int32_t fd) {
+    uint64_t found[EL_STATX_WORDS] = {0};
+    int rc;
+    HOOKED(EL_CALL_STAT, fd, NULL, 0, (int)syscall(SYS_statx, fd, "", EL_AT_EMPTY_PATH, EL_STATX_BTIME, found));
+    if (rc < 0)
+        return errno == ENOSYS || errno == EPERM ? 0 : EL_SYSTEM_ERROR(errno);      /* EPERM: a filter of system calls */
+    uint64_t seconds = found[EL_STATX_BTIME_WORD];
+    if (((uint32_t)found[0] & EL_STATX_BTIME) == 0 || seconds >= EL_SECONDS_MAX)
+        return 0;
+    return (int64_t)seconds * 1000000000 + (uint32_t)found[EL_STATX_BTIME_WORD + 1];
 }
