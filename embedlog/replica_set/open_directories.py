@@ -302,11 +302,11 @@ class OpenDirectories:
             self.changes += 1
 
     def fail_replaced(self) -> None:
-        """Fail the directories that were removed or replaced since their opening (`Directory.check_lock`)."""
+        """Fail the directories that were removed or replaced since their opening."""
         for member in list(self):
             if member.directory is not None and member.problem is None:
                 try:
-                    member.directory.log_directory.directory.check_lock()
+                    member.directory.check_place()
                 except EmbedlogError as problem:
                     self.fail(member.node, problem)
 

@@ -268,6 +268,7 @@ NEEDS_MORE = {
     ("decisions", "truncate"): "four decisions",
     ("decisions", "own_term"): "two kills",
 } | {
+    ("replicas", "births"): "an old copy",
     ("replicas", "grow_start"): "an old copy",
     ("replicas", "lost_leaves"): "an old copy",
     ("replicas", "grow_current"): "two deciders",
@@ -285,6 +286,7 @@ ONLY_IN_LARGEST = {("append", "sync_intent"), ("append", "fresh_rewrite"), ("app
 
 # The scenario that shows a mutant; the others skip it to save time. --deep tries all of them.
 SHOWN_BY = {
+    ("replicas", "births"): "two replicas, old copy",
     ("replicas", "one_section"): "two replicas, old copy",
     ("replicas", "grow_registration"): "two replicas, old copy",
     ("replicas", "same_page"): "two replicas, old copy",

@@ -20,7 +20,7 @@ from embedlog.errors import NotEnoughDirectoriesError
 from embedlog.replica_set import membership, registration
 from embedlog.replica_set.decisions import copies
 from embedlog.replica_set.decisions.decision_log import DecisionLog
-from tests.support.replica_directories import CHANGES
+from tests.support.replica_directories import CHANGES, take_for_originals
 
 NODES = (1, 2, 3)
 
@@ -336,6 +336,7 @@ def test_a_registration_can_be_killed_before_every_system_call(
         killed(tmp_path / "set")
     for nth in range(1, 1000):
         shutil.copytree(tmp_path / "set", tmp_path / str(nth))
+        take_for_originals(tmp_path / str(nth))
         arm = partial(system.fault_arm, CHANGES, nth, "kill_before")
         proceed = registering(tmp_path / str(nth), arm, monkeypatch)
         second = opened(tmp_path / str(nth))

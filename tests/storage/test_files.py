@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.storage import file_names, files
+from tests.support.replica_directories import failing
 
 VICTIM = b"precious"
 
@@ -159,3 +161,32 @@ def test_a_number_in_a_name_is_ascii_and_an_offset(number: str) -> None:
     assert file_names.base_after(file_names.POISON, f"{file_names.POISON}{number}") is None
     assert file_names.parse(f"{2**63 - 1:020d}.log") == (2**63 - 1, ".log")
     assert file_names.digests_base(f"{file_names.DIGESTS}{7:020d}") == 7
+
+
+def created(path: Path) -> int | None:
+    with files.opened(path) as fd:
+        return files.created_ns(fd, path)
+
+
+def test_the_birth_time_of_a_file_stays_and_a_copy_has_another_one(tmp_path: Path) -> None:
+    path, copy = tmp_path / "a", tmp_path / "copy"
+    path.write_bytes(b"before")
+    before = created(path)
+    if before is None:
+        pytest.skip("the file system has no birth times")
+    assert 0 <= system.kernel_ms() - before // 1_000_000 < 3_600_000
+    path.write_bytes(b"after")
+    os.utime(path, ns=(1, 1))
+    path.rename(tmp_path / "b")
+    assert created(tmp_path / "b") == before
+    shutil.copy2(tmp_path / "b", copy)
+    assert created(copy) != before
+
+
+def test_a_birth_time_that_cannot_be_read_is_an_error_and_one_that_is_absent_none(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"")
+    with files.opened(path) as fd, failing(("stat",), error=errno.EIO), pytest.raises(StorageError, match="stat"):
+        files.created_ns(fd, path)
+    with files.opened(Path("/proc/self/stat")) as fd:
+        assert files.created_ns(fd) is None

@@ -6,8 +6,11 @@ import contextlib
 import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from embedlog._native import system
+from embedlog.replica_set import membership
+from embedlog.storage import file_names, files
 
 CHANGES = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mkdir", "fallocate")
 
@@ -29,3 +32,12 @@ def failing(kinds: Sequence[str] = CHANGES, *, nth: int = 1, name: str = "", err
     finally:
         found.count = system.fault_counters()[1]
         system.fault_off()
+
+
+def take_for_originals(root: Path) -> None:
+    """Let the copies of directories below a root count as the directories themselves, as after a crash (REGISTRATION-8)."""
+    for path in root.glob(f"*/{file_names.REPLICAS}"):
+        found, door = membership.read(path.parent), path.with_name(file_names.OPEN_LOCK)
+        if found is not None and found.created_ns is not None and door.exists():
+            with files.opened(door, files.READ) as fd:
+                membership.write(path.parent, found._replace(created_ns=files.created_ns(fd, door)))

@@ -25,6 +25,7 @@ from tests.faults.harness.tasks import Stage, task
 from tests.faults.power.powerloss import HEAD, PROMISE, Change, Disk, changes, materialise
 from tests.faults.replicas.ledger import log_bytes, unequal
 from tests.faults.replicas.set_tasks import CONFIG
+from tests.support.replica_directories import take_for_originals
 
 NAMES = ("d1", "d2", "d3")
 TOPICS = {"durable": {"flush.messages": "1"}, "plain": {"flush.ms": "3600000"}}
@@ -140,6 +141,7 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
             target = workspace / f"cut-{opened}"
             for name, disk in disks.items():
                 materialise(disk.state(rng), root / name, target / name, list(disk.folders))
+            take_for_originals(target)
             one = judge(nursery, target, known, mutants)
             verdict.add(one)
             opened += 1
