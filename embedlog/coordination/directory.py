@@ -85,6 +85,8 @@ class Directory:
         self._open_lock = locks.LockFile(self.path / file_names.OPEN_LOCK, self._mode)
         try:
             with self._open_lock.hold(self._deadline()):
+                if not self._open_lock.in_place():
+                    raise StorageError("the directory was replaced while it was being opened", path=self.path)
                 try:
                     self._join(prepare)
                 except BaseException:

@@ -15,8 +15,8 @@ REGISTRATION-6  only the first process in a directory raises its broker epoch. B
 REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
     turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it
 REGISTRATION-8  the file of members has the birth time of `embedlog.door`. If a directory that was not closed in order has another
-    one, it is a copy, made while processes used the original: it is foreign. A registration records the birth time that the
-    opening found, so a copy that takes the place meanwhile keeps that of the original
+    one, it is a copy that was made while processes used the original (NODE-10). A registration records the birth time that the
+    opening found: a copy that takes the place meanwhile keeps that of the original
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from embedlog import _logging
@@ -40,6 +40,12 @@ from embedlog.storage import file_names, files
 from embedlog.storage.identity import id_bytes, id_text
 
 logger = logging.getLogger("embedlog")
+
+TOLD: Final = {
+    Found.FOREIGN: "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared",
+    Found.COPIED: "the directory %s of node %d was put back to a copy of a directory in use, or was copied after a crash, or its"
+    " embedlog.door was replaced: it is compared, and leads nothing alone",
+}
 
 Observe = Callable[[State], Mapping[Place, Observed]]
 
@@ -74,6 +80,12 @@ class Entered(NamedTuple):
     outcome: Callable[[bool], None] = lambda known: None
     created_ns: int | None = None
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy of the directory that was registered last, as far as birth times show it (REGISTRATION-8)."""
+        recorded = self.membership.created_ns
+        return None not in (recorded, self.created_ns) and recorded != self.created_ns
+
 
 def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     """Keep the registration id of a directory that is being opened, or draw a new one; None if it belongs to no set.
@@ -84,11 +96,8 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     if found is None:
         return None
     kept = opening.clean and not opening.visited and not found.alone and opening.mark_epoch == found.broker_epoch
-    own = found
     fresh = opening.first and kept and found.registration_id == found.registered_id
-    if opening.first and not fresh:
-        copied = None not in (found.created_ns, opening.created_ns) and found.created_ns != opening.created_ns
-        own = renew(opening.path, found, mode, alone=opening.visited or copied)
+    own = renew(opening.path, found, mode, alone=opening.visited) if opening.first and not fresh else found
     return Entered(opening.path, own, found.registration_id, fresh=fresh, created_ns=opening.created_ns)
 
 
@@ -107,12 +116,14 @@ def with_new_id_if_put_back(entered: Entered, state: State, deadline_ns: int, mo
 
 
 def found_state(entered: Entered, state: State) -> Found:
-    """How a registered directory was found (REGISTRATION-2)."""
+    """How a registered directory was found (REGISTRATION-2, REGISTRATION-8)."""
     own, registered = entered.membership, state.nodes[entered.membership.node].incarnation
     if own.registration_id == registered:
         return Found.COMPLETE
     crashed = not own.alone and registered in (entered.previous_id, own.registered_id)
-    return Found.CRASHED if crashed else Found.FOREIGN
+    if not crashed:
+        return Found.FOREIGN
+    return Found.COPIED if entered.is_copy else Found.CRASHED
 
 
 def register(
@@ -138,10 +149,9 @@ def register(
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
-        if found.get(each.membership.node) is Found.FOREIGN:
-            text = "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared"
+        if (text := TOLD.get(found.get(each.membership.node, Found.COMPLETE))) is not None:
             logger.warning(text, each.path, each.membership.node)
-        if note(each.path, state, deadline_ns=deadline_ns, mode=mode, created_ns=each.created_ns):
+        if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
             each.outcome(True)
     return state
 
@@ -181,10 +191,10 @@ def _is_copy(each: Entered, state: State) -> bool:
         return False
 
 
-def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, created_ns: int | None = None) -> bool:
+def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, entered: Entered | None = None) -> bool:
     """As `record`; a failure is logged, and False. The next registration of the directory repeats it (REGISTRATION-4)."""
     try:
-        record(directory, state, deadline_ns=deadline_ns, mode=mode, created_ns=created_ns)
+        record(directory, state, deadline_ns=deadline_ns, mode=mode, entered=entered)
     except EmbedlogError as problem:
         what = f"the members of the set are not recorded in {directory}"
         _logging.report(logger, logging.WARNING, (directory, "members"), what, problem)
@@ -193,11 +203,11 @@ def note(directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, 
 
 
 def record(
-    directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, created_ns: int | None = None
+    directory: Path, state: State, *, deadline_ns: int, mode: int = 0o666, entered: Entered | None = None
 ) -> Membership | None:
     """Update the members that a directory has recorded (REGISTRATION-4); None if it belongs to no set.
 
-    `created_ns`: the birth time that the opening of the directory found, None to leave the recorded one (REGISTRATION-8).
+    `entered`: the opening of the directory, whose birth time is recorded (REGISTRATION-8).
     """
     with open_locks([directory], deadline_ns, mode):
         found = members.read(directory)
@@ -206,8 +216,8 @@ def record(
         own = state.nodes[found.node]
         new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
         if own.incarnation == found.registration_id:
-            known = created_ns or found.created_ns
-            new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False, created_ns=known)
+            new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
+            new = new if entered is None else new._replace(created_ns=entered.created_ns)
         return found if new == found else members.write(directory, new, mode)
 
 
