@@ -41,7 +41,7 @@ from embedlog.storage.identity import id_bytes, id_text
 
 logger = logging.getLogger("embedlog")
 
-TOLD: Final = {
+FOUND_TEXTS: Final = {
     Found.FOREIGN: "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared",
     Found.COPIED: "the directory %s of node %d was put back to a copy of a directory in use, or was copied after a crash, or its"
     " embedlog.door was replaced: it is compared, and leads nothing alone",
@@ -149,7 +149,7 @@ def register(
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
-        if (text := TOLD.get(found.get(each.membership.node, Found.COMPLETE))) is not None:
+        if (text := FOUND_TEXTS.get(found.get(each.membership.node, Found.COMPLETE))) is not None:
             logger.warning(text, each.path, each.membership.node)
         if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
             each.outcome(True)

@@ -16,7 +16,7 @@ NODE-8  a foreign directory leaves every ISR, also the one of which it is the on
 NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
 NODE-10  a copied directory may lack records that were acknowledged after the copy. As the only member of ISR and ELR, or if a
     crashed member would lead without waiting (ELECT-6), it leaves as a foreign one. Otherwise it leaves as a crashed one: if all
-    members crashed, the best of their logs leads, so a set that was copied after a crash has its leaders. It is noted (NODE-8)
+    members crashed, the best of their logs leads. So a set that was copied after a crash has its leaders. It is noted (NODE-8)
 """
 
 from __future__ import annotations

@@ -267,42 +267,6 @@ def test_an_old_copy_in_the_place_of_a_directory_is_opened_and_registered_again(
         assert isr(log) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("reopened", [False, True], ids=["the same process", "a new process"])
-def test_a_copy_that_was_made_and_put_back_while_it_alone_was_in_sync_does_not_lead(tmp_path: Path, reopened: bool) -> None:
-    """Registration id and broker epoch of the copy are the registered ones."""
-    made(tmp_path)
-    with opened(tmp_path, lock_timeout_ms=600) as log, opened(tmp_path) as other:
-        send(log, b"second")
-        shutil.copytree(tmp_path / "d1", tmp_path / "copy")
-        later = files.deadline_after(60)
-        with replica(other, 2).exclusive(later), replica(other, 3).exclusive(later):
-            send(log, b"third")
-            assert isr(log) == [1]
-        moved_away(tmp_path / "d1")
-        (tmp_path / "copy").rename(tmp_path / "d1")
-        for each in () if reopened else (log, other):
-            each.housekeep()
-            each.housekeep()
-            refuses(each)
-    with opened(tmp_path) as log:
-        refuses(log)
-        (tmp_path / "d1").rename(tmp_path / "copy")
-        moved_back(tmp_path / "d1")
-        log.housekeep()
-        log.elect("t", 0, unclean=True, node=1)
-        log.housekeep()
-        assert isr(log) == [1, 2, 3]
-        assert values(log) == [b"first", b"second", b"third"]
-        assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
-
-
-def refuses(log: embedlog.Log) -> None:
-    """No replica leads."""
-    assert log.replicas("t").partitions[0].leader == -1
-    with log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer, pytest.raises(embedlog.EmbedlogError):
-        producer.send("t", b"refused", partition=0).result(60)
-
-
 def test_an_empty_directory_in_the_place_of_a_member_stays_unused(tmp_path: Path) -> None:
     with a_log(tmp_path) as log:
         moved_away(tmp_path / "d2")

@@ -9,6 +9,21 @@
 #include <sys/uio.h>
 
 #define EL_SYSTEM_ERROR(number) (-(1000 + (number)))
+#define RESULT(rc) ((rc) < 0 ? EL_SYSTEM_ERROR(errno) : (rc))
+
+/* Makes `call` between the hooks; errno of a failure is kept. */
+#define HOOKED(kind, fd, path, size, call)                                \
+    do {                                                                  \
+        int hooked = el_before((kind), (fd), (path), (size));             \
+        if (hooked < 0)                                                   \
+            return hooked;                                                \
+        do                                                                \
+            rc = (call);                                                  \
+        while (rc < 0 && errno == EINTR);                                 \
+        int number = errno;                                               \
+        el_after(kind);                                                   \
+        errno = number;                                                   \
+    } while (0)
 
 /* Writes all bytes of the pieces, or returns an error. */
 int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position);
