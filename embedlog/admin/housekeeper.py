@@ -109,6 +109,7 @@ class Housekeeper:
 
     def tick(self) -> None:
         """Do the due tasks, unless another process does them: the lock is held only for the work."""
+        self.jobs.close_deleted()
         lock = self.jobs.lock
         if not lock.mutex.acquire(blocking=False):
             return

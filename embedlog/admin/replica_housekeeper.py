@@ -153,6 +153,7 @@ class ReplicaHousekeeper(Housekeeper):
 
     @staticmethod
     def _tick(jobs: DirectoryJobs) -> None:
+        jobs.close_deleted()
         if not jobs.lock.mutex.acquire(blocking=False):
             return
         try:

@@ -28,13 +28,13 @@ class EmbedlogPeer(Peer):
     SETTINGS = "defaults; no background sync in the page-cache workloads; columns in slices of 20,000 records of 100 B"
     DURABLE = "`flush.messages=1`"
 
-    def _open(self, *, read_only: bool) -> None:
+    def _open(self) -> None:
         self._stack = ExitStack()
-        self._log = self._stack.enter_context(embedlog.open(self.job.where, read_only=read_only))
+        self._log = self._stack.enter_context(embedlog.open(self.job.where))
         self._partition = TopicPartition(self.job.topic, 0)
 
     def begin(self) -> None:
-        self._open(read_only=False)
+        self._open()
         keeping = {"flush.messages": 1} if self.job.durable else {"flush.ms": NEVER_MS}
         self._log.create_topic(self.job.topic, 1, config=keeping, exist_ok=True)
         self._producer = self._stack.enter_context(self._log.producer({"compression.type": self.job.codec}))
@@ -64,7 +64,7 @@ class EmbedlogPeer(Peer):
         return self._log.consumer().end_offsets([self._partition])[self._partition]
 
     def open_reader(self) -> None:
-        self._open(read_only=True)
+        self._open()
         reading = {"max.poll.records": 10_000, "auto.offset.reset": "earliest", "poll.spin.us": SPIN_US if self.job.spin else 0}
         self._consumer = self._stack.enter_context(self._log.consumer(config=reading))
         self._consumer.assign([self._partition])
