@@ -71,7 +71,7 @@ class DirectoryJobs:
 
     def close_deleted(self) -> None:
         """Give the space of deleted files back that this process has open. Needs no lock: each process does it."""
-        self._directory.context.handles.sweep()
+        self._directory.context.handles.close_deleted()
 
     # ---- due jobs --------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class DirectoryJobs:
         delay_ms = self._config.log_segment_delete_delay_ms
         links = self._config.follow_links
         topic_directories.purge_retired(self._directory.path, system.wall_ms(), delay_ms, follow_links=links)
-        self._directory.context.handles.sweep(at_once=True)
+        self._directory.context.handles.close_deleted(at_once=True)
 
     # ---- compaction ------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ DESCRIPTOR-2  after `forget` the names of a directory are opened again; a presen
     began before is not kept: its directory may have been replaced since
 DESCRIPTOR-3  after `close` nothing is kept: a file that a late reader opens is closed when it releases it
 DESCRIPTOR-4  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
-DESCRIPTOR-5  the space of a deleted file is freed: a descriptor without a user is closed by the next sweep after the deletion.
-    The thread of the housekeeper sweeps, and so does an opening of another file, at most once in SWEEP_S
+DESCRIPTOR-5  the space of a deleted file is freed: a descriptor without a user is closed by the next `close_deleted`.
+    The thread of the housekeeper calls it, and so does an opening of another file; it acts at most once in CLOSE_DELETED_S
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embedlog.storage import file_names, files
 
 Key = tuple[str, int, str]  # directory, base offset, suffix
 KEPT_DIVISOR = 4  # kept descriptors use at most this part of the limit
-SWEEP_S = 30.0  # a sweep of a full cache takes half a millisecond
+CLOSE_DELETED_S = 30.0  # for a full cache it takes half a millisecond
 
 
 class Handle:
@@ -55,7 +55,7 @@ class Handles:
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
         self._forget_count = 0
-        self._sweep_due_s = time.monotonic() + SWEEP_S
+        self._close_due_s = time.monotonic() + CLOSE_DELETED_S
         self._closed = False
 
     def acquire_kept(self, directory: str, base: int, suffix: str) -> Handle | None:
@@ -90,7 +90,7 @@ class Handles:
                 handle.users += 1
                 return handle
             forget_count = self._forget_count
-        self.sweep()
+        self.close_deleted()
         fd = files.open_file(file_names.segment_name(directory, base, suffix), files.READ)
         with self._mutex:
             there = self._open.get(key)
@@ -144,12 +144,12 @@ class Handles:
                 return
             self._drop(key)
 
-    def sweep(self, *, at_once: bool = False) -> None:
-        """Close the files that were deleted and have no user (DESCRIPTOR-5). `at_once`: also shortly after another sweep."""
-        if not at_once and time.monotonic() < self._sweep_due_s:
+    def close_deleted(self, *, at_once: bool = False) -> None:
+        """Close the files that were deleted and have no user (DESCRIPTOR-5). `at_once`: also shortly after another call."""
+        if not at_once and time.monotonic() < self._close_due_s:
             return
         with self._mutex:
-            self._sweep_due_s = time.monotonic() + SWEEP_S
+            self._close_due_s = time.monotonic() + CLOSE_DELETED_S
             for key in [key for key, handle in self._open.items() if handle.users == 0 and _is_deleted(handle)]:
                 self._drop(key)
 

@@ -49,7 +49,7 @@ def test_what_is_kept_stays_open_and_is_closed_behind_the_last_user(tmp_path: Pa
     assert not Path(f"/proc/self/fd/{kept.fd}").exists()
 
 
-def test_a_sweep_closes_deleted_files_without_a_user(tmp_path: Path) -> None:
+def test_deleted_files_without_a_user_are_closed(tmp_path: Path) -> None:
     handles, place = Handles(8), directory(tmp_path, 4)
     used, *others = [handles.acquire(place, base, ".log") for base in range(4)]
     for handle in others:
@@ -57,14 +57,14 @@ def test_a_sweep_closes_deleted_files_without_a_user(tmp_path: Path) -> None:
     for base in (0, 1, 2):
         (tmp_path / f"{base:020d}.log").unlink()
     with failing(("stat",)):  # its state is not known: it stays
-        handles.sweep(at_once=True)
+        handles.close_deleted(at_once=True)
     assert open_files(tmp_path) == 3
-    handles.sweep()
-    assert open_files(tmp_path) == 3, "shortly after another sweep"
-    handles.sweep(at_once=True)
+    handles.close_deleted()
+    assert open_files(tmp_path) == 3, "shortly after another call"
+    handles.close_deleted(at_once=True)
     assert open_files(tmp_path) == 2, "one is used, and one is not deleted"
     handles.release(used)
-    handles.sweep(at_once=True)
+    handles.close_deleted(at_once=True)
     assert open_files(tmp_path) == 1
     with handles.acquire(place, 3, ".log") as fd:
         assert fd == others[-1].fd
@@ -76,7 +76,7 @@ def test_a_sweep_closes_deleted_files_without_a_user(tmp_path: Path) -> None:
 def test_the_space_of_deleted_segments_is_freed_in_processes_that_have_read_them(
     tmp_path: Path, caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The housekeeper of another process deletes them. A process without housekeeping sweeps when it opens another file."""
+    """The housekeeper of another process deletes them. A process without housekeeping closes them when it opens another file."""
     path, topic = tmp_path / "log", {"segment.bytes": 1024, "file.delete.delay.ms": 0}
     with embedlog.open(path, config={"housekeeping": False}) as log:
         log.create_topic("t", config=topic)
@@ -93,7 +93,7 @@ def test_the_space_of_deleted_segments_is_freed_in_processes_that_have_read_them
             log.housekeep()
             assert len(list((path / "t-0").glob("*.log"))) < 4
             for each in other._engine.directories:
-                monkeypatch.setattr(each.context.handles, "_sweep_due_s", 0.0)
+                monkeypatch.setattr(each.context.handles, "_close_due_s", 0.0)
             if caller == "reader":
                 assert list(other.scan("other").records())
             until(lambda: open_files(path / "t-0") < before - 15, "the deleted files are closed")
