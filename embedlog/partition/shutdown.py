@@ -3,11 +3,14 @@
 SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the producers, sync (`sync`), closing
             record, removal of the DIRTY mark
 SHUTDOWN-2  the clean mark of the directory follows only if every partition was closed
+SHUTDOWN-3  in a set the DIRTY mark stays while the control page has no role. The replica crashed, and neither led nor followed
+    since. An orderly close does not make it complete (REPLICA-13)
 """
 
 from __future__ import annotations
 
 from embedlog import segment
+from embedlog._native.replication import ROLE_NONE
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.segment_info import final_time_entry
 from embedlog.partition.sync import Syncer
@@ -27,6 +30,8 @@ def close_in_order(lock: AppendLock, syncer: Syncer) -> None:
         state.page.publish(after, None)
     syncer.sync(state.published().log_end, state.deadline())
     with lock.exclusive() as held:
+        if state.context.in_set and held.replica_at_begin.role == ROLE_NONE and files.exists(state.path / file_names.DIRTY):
+            return
         held.note_closed(held.now)
         state.manifest.sync()
         files.sync_directory(state.path)

@@ -93,6 +93,8 @@ class Assignments:
         PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError, LeaderNotAvailableError, NotEnoughDirectoriesError.
         """
         found, problems = dict[TopicPartition, int](), list[EmbedlogError]()
+        if kind is Election.UNCLEAN:
+            self._set.members.tend(by_hand=True)  # a directory that was just brought back is meant, not the one before it
         places = self.places(topic, number)
         for tp, place in places.items():
             try:
@@ -112,8 +114,6 @@ class Assignments:
         replicas = self._set.replicas(place, tp.topic)
         if kind is Election.PREFERRED:
             self._commit(replicas)
-        elif kind is Election.UNCLEAN:
-            self._set.members.tend(by_hand=True)  # a directory that was just brought back is meant, not the one before it
 
         def event(state: State) -> Event:
             decided = replicas.decided(state)

@@ -14,9 +14,9 @@ REGISTRATION-6  only the first process in a directory raises its broker epoch. B
     first value
 REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
     turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it
-REGISTRATION-8  the file of members has the birth time of `embedlog.door`. If a directory that was not closed in order has another
-    one, it is a copy that was made while processes used the original (NODE-10). A registration records the birth time that the
-    opening found: a copy that takes the place meanwhile keeps that of the original
+REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A directory that was not closed in order, and has
+    another one, is foreign: a copy that was made while processes used the original. A registration records the birth time that
+    the opening found, so a copy that takes the place meanwhile keeps that of the original
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from embedlog import _logging
@@ -40,12 +40,6 @@ from embedlog.storage import file_names, files
 from embedlog.storage.identity import id_bytes, id_text
 
 logger = logging.getLogger("embedlog")
-
-FOUND_TEXTS: Final = {
-    Found.FOREIGN: "the directory %s of node %d was put back to an earlier copy, or written without the set: it is compared",
-    Found.COPIED: "the directory %s of node %d was put back to a copy of a directory in use, or was copied after a crash, or its"
-    " embedlog.door was replaced: it is compared, and leads nothing alone",
-}
 
 Observe = Callable[[State], Mapping[Place, Observed]]
 
@@ -121,9 +115,7 @@ def found_state(entered: Entered, state: State) -> Found:
     if own.registration_id == registered:
         return Found.COMPLETE
     crashed = not own.alone and registered in (entered.previous_id, own.registered_id)
-    if not crashed:
-        return Found.FOREIGN
-    return Found.COPIED if entered.is_copy else Found.CRASHED
+    return Found.CRASHED if crashed and not entered.is_copy else Found.FOREIGN
 
 
 def register(
@@ -149,8 +141,10 @@ def register(
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
-        if (text := FOUND_TEXTS.get(found.get(each.membership.node, Found.COMPLETE))) is not None:
-            logger.warning(text, each.path, each.membership.node)
+        if found.get(each.membership.node) is Found.FOREIGN:
+            copied = ", or copied after a crash" if each.is_copy else ", or written without the set"
+            text = "the directory %s of node %d was put back to an earlier copy%s: it is compared"
+            logger.warning(text, each.path, each.membership.node, copied)
         if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
             each.outcome(True)
     return state

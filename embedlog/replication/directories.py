@@ -14,9 +14,6 @@ NODE-7  a forced retirement removes a directory with all its replicas. The rest 
 NODE-8  a foreign directory leaves every ISR, also the one of which it is the only member: its records are not those of the set.
     The partition notes that until the replica joins again, for the case that all its replicas are foreign (ELECT-10)
 NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
-NODE-10  a copied directory may lack records that were acknowledged after the copy. As the only member of ISR and ELR, or if a
-    crashed member would lead without waiting (ELECT-6), it leaves as a foreign one. Otherwise it leaves as a crashed one: if all
-    members crashed, the best of their logs leads. So a set that was copied after a crash has its leaders. It is noted (NODE-8)
 """
 
 from __future__ import annotations
@@ -59,21 +56,20 @@ def register(state: State, event: Register) -> Decision:
 
 
 def _without(state: State, old: Partition, event: Register) -> Partition | None:
-    """The partition after this node left ISR and ELR (NODE-2, NODE-8, NODE-10); None if it stays, or is in neither of them."""
-    node, compared = event.identity.node, event.found is not Found.CRASHED
+    """The partition after this node left ISR and ELR (NODE-2, NODE-8); None if it stays, or is in neither of them."""
+    node, foreign = event.identity.node, event.found is Found.FOREIGN
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
     member = node in old.isr or node in old.elr
-    if not member and (not compared or node not in old.replicas or node in old.foreign):
+    if not member and (not foreign or node not in old.replicas or node in old.foreign):
         return None
-    if not compared and complete(state, (node,), seen):
+    if not foreign and complete(state, (node,), seen):
         return None
     isr = [each for each in old.isr if each != node]
     elr = [each for each in old.elr if each != node]
     candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))
-    foreign = event.found is Found.FOREIGN or (compared and (state.durable(old) or not (isr or elr)))
-    if member and not candidates and not foreign:
+    if not candidates and not foreign:
         return None
-    base, unused = replace(old, isr=tuple(isr), elr=tuple(elr)), (node,) if compared else ()
+    base, unused = replace(old, isr=tuple(isr), elr=tuple(elr)), (node,) if foreign else ()
     if old.leader in isr:
         return changed(state, base, isr=isr, eligible=elr, recovering=old.recovering, foreign=unused)
     if not candidates:
@@ -155,6 +151,8 @@ def _without_node(state: State, old: Partition, event: ForceRetire) -> Partition
         base = throttled(base, None)
     if old.leader in isr:
         return changed(state, base, isr=isr, eligible=elr, replicas=assigned, recovering=old.recovering)
+    if not (old.isr or old.elr) and {*old.foreign} - {node}:  # the last members were foreign: one of them may have the records
+        return changed(state, base, isr=(), replicas=assigned, recovering=old.recovering)
     seen = event.seen.get((old.topic_id, old.number), {})
     candidates = complete(state, members, seen)
     leader = best(replace(base, replicas=assigned), candidates, seen) if candidates else NO_LEADER

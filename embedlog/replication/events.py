@@ -55,7 +55,6 @@ class Found(Enum):
     AWAY = "away"
     COMPLETE = "complete"
     CRASHED = "crashed"
-    COPIED = "copied"  # of a directory at its registration only: a copy, made while the original was in use, took its place
     FOREIGN = "foreign"
 
 

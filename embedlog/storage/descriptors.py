@@ -150,8 +150,9 @@ class Handles:
             return
         with self._mutex:
             self._close_due_s = time.monotonic() + CLOSE_DELETED_S
-            for key in [key for key, handle in self._open.items() if handle.users == 0 and _is_deleted(handle)]:
-                self._drop(key)
+            for key, handle in list(self._open.items()):  # a signal handler may change it meanwhile
+                if handle.users == 0 and not handle.forgotten and _is_deleted(handle):
+                    self._drop(key)
 
     def _drop(self, key: Key) -> None:
         dropped = self._open.pop(key)

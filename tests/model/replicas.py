@@ -395,9 +395,6 @@ class Replicas(Faults):
                    if has(p.reaches & wanted, n) and f.loss == "power" and self._registered(state, n, f)]
         all_reached = all(has(p.reaches, n) for n in range(self.replicas) if has(wanted, n))
         in_sync = [n for n in crashed if has(decided.isr, n)]
-        if all_reached and wanted.bit_count() > 1 and not self.durable:        # a copy needs a second member beside it
-            crashed += [n for n, f in enumerate(state.directories)
-                        if has(wanted, n) and f.loss == "copy" and f.registration == decided.registered[n]]
         if crashed and (all_reached or not self.on("wait_for_all")):
             chosen = best(state, crashed) if self.on("longest") else crashed[0]
             return chosen, 1 << chosen

@@ -30,7 +30,7 @@ RULES = {
     "lost_incomplete": ("REPLICA-11", "a replica whose page was lost is not complete"),
     "lost_leaves": ("REPLICA-11", "such a replica leaves ISR and ELR by a decision before it follows"),
     "registrations": ("REPLICA-12", "a directory with another registration id than the decided one is foreign"),
-    "births": ("REPLICA-12+", "a copy of the registered directory shows by its birth time: as the only member it leads nothing"),
+    "births": ("REPLICA-12+", "a directory whose lock file has another birth time than the recorded one is a copy: foreign"),
     "wait_for_all": ("REPLICA-13", "after a power loss an election waits for all members, unless the topic is durable"),
     "longest": ("REPLICA-13", "after a power loss the most complete log leads"),
     "synced_by_all": ("REPLICA-14", "a durable acknowledgement waits for the sync of every member of the maximal ISR"),

@@ -137,7 +137,7 @@ def test_replica_12_a_crashed_directory_had_the_registered_id_others_are_foreign
 
 
 @pytest.mark.parametrize(("then", "now", "found"), [
-    (5, 5, Found.CRASHED), (5, 6, Found.COPIED), (None, 6, Found.CRASHED), (5, None, Found.CRASHED),
+    (5, 5, Found.CRASHED), (5, 6, Found.FOREIGN), (None, 6, Found.CRASHED), (5, None, Found.CRASHED),
 ])  # fmt: skip
 def test_a_crashed_directory_with_another_birth_time_is_a_copy(
     tmp_path: Path, then: int | None, now: int | None, found: Found
@@ -161,7 +161,7 @@ def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_re
     assert registration.found_state(moved, state) is Found.COMPLETE
     assert found_in(tmp_path, 2).created_ns == 5
     killed = entered(tmp_path, 2, **CRASHED, created_ns=6)
-    assert registration.found_state(killed, state) is Found.COPIED, "nothing shows that it was not put back"
+    assert registration.found_state(killed, state) is Found.FOREIGN, "nothing shows that it was not put back"
     after = registered(tmp_path, entered(tmp_path, 1), killed, entered(tmp_path, 3))
     registered(tmp_path, entered(tmp_path, 2, created_ns=7))
     assert found_in(tmp_path, 2).created_ns == 7

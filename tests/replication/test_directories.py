@@ -133,49 +133,6 @@ def test_a_foreign_replica_is_noted_until_it_joins() -> None:
     assert partition(after(state, joined)).foreign == ()
 
 
-def test_a_copied_directory_leads_nothing_alone() -> None:
-    """It may lack records that it alone had acknowledged after the copy was made."""
-    alone = having(with_topic(), isr=(1,))
-    (record,) = changes_of(decided(alone, crashed(1, seen("2 3"), Found.COPIED)))
-    assert (record.leader, record.isr, record.elr, record.foreign) == (NO_LEADER, (), (), (1,))
-    only = with_topic((1,), spare=(2, 3))
-    state = after(after(only, crashed(1, {}, Found.COPIED)), Elect(PLACE, Election.OFFLINE, 1, present(1)))
-    assert partition(state).leader == 1, "there is no other replica that could have them"
-
-
-def test_a_copied_directory_leaves_the_isr_as_a_crashed_one_and_is_compared() -> None:
-    state = with_topic()
-    (record,) = changes_of(decided(state, crashed(1, seen("2 3"), Found.COPIED)))
-    assert (record.leader, record.isr, record.foreign) == (2, (2, 3), (1,))
-    (record,) = changes_of(decided(having(state, isr=(2, 3), leader=2), crashed(1, seen("2 3"), Found.COPIED)))
-    assert (record.leader, record.isr, record.foreign) == (2, (2, 3), (1,)), "also outside the ISR"
-    eligible = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
-    (record,) = changes_of(decided(eligible, crashed(1, seen("2 3"), Found.COPIED)))
-    assert (record.leader, record.isr, record.foreign) == (2, (2,), (1,)), "nothing is committed in an ISR that is too small"
-
-
-def test_a_set_that_was_copied_after_a_crash_has_its_leaders() -> None:
-    """The third replica is outside the ISR, and was not copied: it lacks records."""
-    state = having(with_topic(), isr=(1, 2))
-    for node in (1, 2):
-        records = decided(state, crashed(node, seen("3"), Found.COPIED))
-        assert changes_of(records) == []
-        state = after(state, crashed(node, seen("3"), Found.COPIED))
-    waiting = Elect(PLACE, Election.OFFLINE, 0, present(1, kind="c") | seen("3"))
-    assert refused(state, waiting) is Refusal.WAIT_FOR_REPLICAS
-    for kind in (Election.OFFLINE, Election.UNCLEAN):
-        elected = after(state, Elect(PLACE, kind, 0, present(1, 2, kind="c") | seen("3", {3: (0, 9)})))
-        assert (partition(elected).leader, partition(elected).isr) == (2, (2,)), "the longest log of the ISR"
-
-
-def test_a_copied_member_does_not_lead_without_the_others_although_every_record_was_synced() -> None:
-    state = having(with_topic(flush_messages="1"), isr=(1, 2))
-    (record,) = changes_of(decided(state, crashed(1, seen("3"), Found.COPIED)))
-    assert (record.leader, record.isr, record.foreign) == (NO_LEADER, (2,), (1,))
-    election = Elect(PLACE, Election.OFFLINE, record.partition_epoch, present(1, kind="c") | seen("3"))
-    assert refused(after(state, crashed(1, seen("3"), Found.COPIED)), election) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-
-
 def test_only_the_first_directory_of_a_set_has_topics() -> None:
     held = (HeldTopic("t", UUID(int=7), (4, 1), {"retention.ms": "5"}),)
     first = Add(identity(1), 0, held=held)
@@ -231,7 +188,7 @@ def test_an_older_generation_of_the_set_is_refused() -> None:
 # ---- a new incarnation leaves ISR and ELR -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [Found.CRASHED, Found.COPIED, Found.FOREIGN])
+@pytest.mark.parametrize("found", [Found.CRASHED, Found.FOREIGN])
 def test_a_follower_that_lost_its_page_leaves_the_isr(found: Found) -> None:
     state = with_topic(min_insync_replicas="3")
     state = after(state, crashed(3, seen("1 2"), found))
@@ -412,3 +369,12 @@ def test_a_partition_without_another_replica_does_not_begin_in_a_witness_or_a_le
     assert partition(after(state, ForceRetire(1))).replicas == (3,)
     leaving = apply(state, replace(state.nodes[3], leaving=True))
     assert partition(after(leaving, ForceRetire(1))).replicas == (4,)
+
+
+def test_a_partition_that_waits_for_a_foreign_replica_waits_after_the_removal_of_another_one() -> None:
+    alone = having(with_topic(), isr=(1,))
+    waiting = after(alone, crashed(1, seen("2 3"), Found.FOREIGN))
+    record = partition(after(waiting, ForceRetire(3, {PLACE: seen("2")})))
+    assert (record.leader, record.replicas, record.isr, record.foreign) == (NO_LEADER, (1, 2), (), (1,))
+    record = partition(after(waiting, ForceRetire(1, {PLACE: seen("2 3")})))
+    assert (record.leader, record.replicas, record.isr, record.foreign) == (2, (2, 3), (2, 3), ()), "what it alone had is lost"

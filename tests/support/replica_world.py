@@ -34,7 +34,6 @@ from tests.support.replica_sets import PLACE, identity, incarnation, partition, 
 Log = tuple[tuple[int, int], ...]  # leader epoch and number of each record
 LOST = -1  # epoch of a page that was made anew
 NODES = (1, 2, 3, 4)
-COPIES = ("copy", "copy in use")  # the second one has the registered incarnation (NODE-10)
 
 
 class Violation(Exception):
@@ -43,7 +42,7 @@ class Violation(Exception):
 
 @dataclass
 class Directory:
-    """A replica: its log, its page, its incarnation. `lost`: how its page was lost, one of COPIES, "power" or "new"."""
+    """A replica: its log, its page, its incarnation. `lost`: how its page was lost."""
 
     log: Log = ()
     epoch: int = LOST
@@ -134,7 +133,7 @@ class World:
             member = node in self.partition.isr or node in self.partition.elr
             if each.epoch == LOST and ((member and each.lost != "new") or not self.is_registered(node)):
                 return
-            end = agreed(each.log, leader.log) if each.lost not in COPIES else common(each.log, leader.log)
+            end = agreed(each.log, leader.log) if each.lost != "copy" else common(each.log, leader.log)
             high, changed = min(each.high, end), {"leads": False, "maximal": frozenset(), "settled": frozenset(), "change": -1}
             self.directories[node] = replace(each, log=each.log[:end], epoch=leader.epoch, high=high, start=0, lost="", **changed)
         elif each.epoch == leader.epoch and len(each.log) < len(leader.log):
@@ -186,7 +185,7 @@ class World:
         for node in self.present():
             each = self.directories[node]
             if not self.is_registered(node):
-                found = {"copy": Found.FOREIGN, "copy in use": Found.COPIED}.get(each.lost, Found.CRASHED)
+                found = Found.FOREIGN if each.lost == "copy" else Found.CRASHED
                 event = Register(
                     identity(node, incarnation=incarnation(node, each.incarnation)), found, 0, seen={PLACE: self.seen()}
                 )
@@ -257,7 +256,7 @@ class World:
         for node in self.rng.sample(NODES, self.rng.choice([1, 2, 4, 4])):
             each = self.directories[node]
             log = each.log[: self.rng.randint(max(0, len(each.log) - 3), len(each.log))]
-            lost = each.lost if each.lost in {*COPIES, "new"} else "power"
+            lost = each.lost if each.lost in {"copy", "new"} else "power"
             self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost=lost, away=each.away)
             self.lines.append(f"!{node} crashes, {len(log)} records")
         self.forget_destroyed()
@@ -268,9 +267,8 @@ class World:
         each = self.directories[node]
         if each.lost != "new":
             log = each.log[: self.rng.randint(0, len(each.log))]
-            lost = self.rng.choice(COPIES)
-            self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost=lost, away=True)
-            self.lines.append(f"!{node} is an old {lost}, {len(log)} records")
+            self.directories[node] = Directory(log, incarnation=each.incarnation + 1, lost="copy", away=True)
+            self.lines.append(f"!{node} is an old copy, {len(log)} records")
             self.forget_destroyed()
 
     def delete(self) -> None:

@@ -1,0 +1,95 @@
+"""Members of an ISR after a crash: those that were copied since, and those that wait for others."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from tests.replica_set.test_put_back import killed, killed_after, level, logs, opened, send, values
+from tests.support.replica_directories import take_for_originals
+
+
+def copied(root: Path, node: int) -> None:
+    """The directory is replaced by its copy, as on another disk."""
+    shutil.copytree(root / f"d{node}", root / "copy")
+    shutil.rmtree(root / f"d{node}")
+    (root / "copy").rename(root / f"d{node}")
+
+
+@pytest.mark.parametrize("third", ["copied", "outside the ISR", "lost"])
+def test_the_members_of_an_isr_that_were_copied_after_a_kill_lead_together_with_all_or_by_hand(
+    tmp_path: Path, third: str
+) -> None:
+    """Nothing shows whether they were put back. The third directory lacks an acknowledged record."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    killed(tmp_path, b"after 1", b"after 2", between=partial((tmp_path / "d3").rename, tmp_path / "away"))
+    for node in (1, 2):
+        copied(tmp_path, node)
+    if third != "lost":
+        (tmp_path / "away").rename(tmp_path / "d3")
+    if third == "copied":
+        copied(tmp_path, 3)
+    with opened(tmp_path) as log:
+        if third != "copied":
+            with pytest.raises(LeaderNotAvailableError, match="copied after a crash"):
+                log._engine.partition("t", 0).bounds()
+            assert log.elect("t", 0, unclean=True, node=2) == {embedlog.TopicPartition("t", 0): 2}
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+        if third != "lost":
+            level(log)
+            assert len(logs(tmp_path)) == 1
+
+
+def test_a_copy_from_before_a_topic_does_not_lead_it(tmp_path: Path) -> None:
+    """Its opening makes the partition anew, and empty."""
+    with opened(tmp_path) as log:
+        log.create_topic("other")
+
+    def work(log: embedlog.Log) -> None:
+        shutil.copytree(tmp_path / "d2", tmp_path / "copy")
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"after 1", b"after 2")
+
+    killed_after(tmp_path, work)
+    shutil.rmtree(tmp_path / "d2")
+    (tmp_path / "copy").rename(tmp_path / "d2")
+    with opened(tmp_path) as log:
+        assert values(log) == [b"after 1", b"after 2"]
+        level(log)
+    assert len(logs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_an_orderly_close_ends_no_wait_for_a_member_after_a_crash(tmp_path: Path, end: str) -> None:
+    """The power failed: one member lost an acknowledged record that was not synced, the other one is away (REPLICA-13)."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2]})
+        send(log, b"before")
+    killed(tmp_path, b"after 1", b"after 2", between=partial(shutil.copytree, tmp_path / "d1", tmp_path / "copy"))
+    shutil.rmtree(tmp_path / "d1")
+    (tmp_path / "copy").rename(tmp_path / "d1")
+    take_for_originals(tmp_path)
+    (tmp_path / "d2").rename(tmp_path / "away")
+    if end == "killed":
+        killed_after(tmp_path, check_it_waits)
+    for _ in range(3):
+        with opened(tmp_path) as log:
+            check_it_waits(log)
+    (tmp_path / "away").rename(tmp_path / "d2")
+    with opened(tmp_path) as log:
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+    with opened(tmp_path) as log:
+        assert values(log) == [b"before", b"after 1", b"after 2"]
+
+
+def check_it_waits(log: embedlog.Log) -> None:
+    with log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer, pytest.raises(EmbedlogError):
+        producer.send("t", b"refused", partition=0).result(60)
+    assert log.replicas("t").partitions[0].state == "OfflinePartition"
