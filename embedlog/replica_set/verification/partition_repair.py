@@ -30,6 +30,7 @@ from embedlog.replica_set.copying import copy
 from embedlog.replica_set.leaders import LeaderChanged
 from embedlog.replica_set.verification.comparison import Difference, SourceDamagedError, check, compare
 from embedlog.replica_set.verification.renewal import load_problem, renew
+from embedlog.storage import files
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
@@ -60,8 +61,14 @@ class PartitionRepair:
                     raise
 
     def _failed(self, node: int, leader: Leader, problem: EmbedlogError) -> list[ReplicaDifference]:
-        """A follower that cannot be compared: its directory fails, or it is damaged (PARTITIONREPAIR-7). Raises other errors."""
-        if self._replicas.failing(problem) != node:
+        """A replica that cannot be compared: its directory fails, or it is damaged (PARTITIONREPAIR-7).
+
+        Raises the problem if it is another one, or if the directory of the leader fails.
+        """
+        failing = self._replicas.failing(problem)
+        if failing == leader.node and not files.is_directory(leader.partition.path):
+            return [self._unread(failing, leader, problem)]  # it leads until the repair
+        if failing != node:
             raise problem
         self._replicas.blame(problem)
         return [self._unread(node, leader, problem)] if node in self._replicas.damaged else []
@@ -88,6 +95,8 @@ class PartitionRepair:
                 return [self._described(leader.node, problem.difference)]
             except EmbedlogError as problem:
                 found += self._failed(node, leader, problem)
+                if found and found[-1].node == leader.node:
+                    return found
                 continue
             if difference is not None:
                 found.append(self._described(node, difference))
