@@ -169,7 +169,7 @@ TABLE: dict[str, Effect] = {
         "a set of directories loses one",
     ),
     "min_cleanable_dirty_ratio": Seen(compacted(), [(0.5, 1), (1, 2)]),
-    "min_compaction_lag_ms": Seen(compacted(), [(0, 1), (system.wall_ms(), 2)]),
+    "min_compaction_lag_ms": Seen(compacted(), [(0, 1), (2 * system.wall_ms(), 2)]),
     "max_compaction_lag_ms": Seen(compacted(min_cleanable_dirty_ratio=1), [(NEVER, 2), (1, 1)]),
     "delete_retention_ms": Seen(tombstones, [(DAY_MS, 1), (0, 0)]),
 }

@@ -121,7 +121,9 @@ def test_acknowledged_records_survive_failovers(tmp_path: Path, seed: int, numbe
     rng = random.Random(f"{seed} {number}")
     with a_set(tmp_path, processes=2, min_insync_replicas=rng.choice("112")) as (decisions, processes):
         history = History(rng, decisions, processes)
-        for _ in range(STEPS):
+        for at in range(10 * STEPS):
+            if at >= STEPS and history.counts["acknowledged"]:  # few histories fail all their appends at first
+                break
             history.step()
         history.finish()
     print(dict(history.counts), decisions.partition)
