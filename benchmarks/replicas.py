@@ -48,6 +48,7 @@ def append_rate(context: Context, values: pa.Array, count: int) -> float:
     """Bytes of values per second, with acks=all."""
     with opened(context, count) as (log, _), log.producer() as producer:
         producer.send_batch("bench", values.slice(0, 64)).result()
+        os.sync()  # else the write-back of the turn before, with another amount of data, slows this one
         began = time.perf_counter()
         futures = [producer.send_batch("bench", part) for part in pieces(values, context.size_bytes)]
         for future in futures:
@@ -103,8 +104,10 @@ def sends(context: Context) -> Iterator[Outcome]:
 
 def bare_copy(sources: Sequence[Path], target: Path) -> float:
     """Bytes per second of `pread` and `pwrite` through one buffer, without checks. The whole copy exists at the end."""
-    buffer, total, began = mmap.mmap(-1, PIECE_BYTES), 0, time.perf_counter()  # a mapping begins at a page
+    buffer, total = mmap.mmap(-1, PIECE_BYTES), 0  # a mapping begins at a page
     target.mkdir()
+    os.sync()
+    began = time.perf_counter()
     for source in sources:
         with open(source, "rb", buffering=0) as found, open(target / source.name, "wb", buffering=0) as made:
             while got := found.readinto(buffer):
@@ -130,6 +133,7 @@ def catch_up(context: Context) -> Iterator[Outcome]:
         size = bytes_in(leading)
 
         def ours() -> float:
+            os.sync()
             began = time.perf_counter()
             assert copy(leader, follower, source.published().log_end, system.boot_ns() + 10**12) > 0
             spent_s = time.perf_counter() - began
