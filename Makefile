@@ -69,7 +69,7 @@ help:
 	@echo 'make test-all       all of these tests, with their counts at the end'
 	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents and the examples'
 	@echo 'make bench          the benchmarks'
-	@echo 'make race           the same workloads for Chronicle Queue, Kafka'\''s clients, SQLite, LMDB and others: up to 50 minutes'
+	@echo 'make race           the same workloads for Chronicle Queue, Kafka'\''s clients, SQLite, LMDB and others: 22 to 50 minutes'
 	@echo 'make race-pages     write docs/race.md and its plots anew from docs/race/results.json, without a run'
 	@echo 'make docs           generate the tables of docs/ from the code'
 	@echo 'make site           the documentation site in build/site: open build/site/index.html'

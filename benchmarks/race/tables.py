@@ -244,7 +244,7 @@ def sizes(results: Results) -> str:
 HEAD = """# Race
 
 The same workloads for embedlog and for other logs, queues and stores, interleaved in one run, each turn in a process of its own.
-`make race` repeats it: about 50 minutes beside a load of 16, and 15 expected on a quiet machine with two cores.
+`make race` repeats it: about 22 minutes on a quiet machine with two cores, and 50 beside a load of 16.
 `make race ARGS="--scale full"` goes up to 10 GB, and has not been run completely.
 `make race-pages` writes this page and its plots anew from `docs/race/results.json`, without a run.
 A ratio above 1 means that embedlog is better: more records/s, or fewer µs.
