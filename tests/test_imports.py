@@ -50,6 +50,18 @@ producer.send("events", b"value", key=b"key").result(timeout=30)""")
     assert len([name for name in found if name.startswith("embedlog")]) <= 160
 
 
+def test_a_consumer_that_waits_has_what_its_first_record_needs(tmp_path: Path) -> None:
+    """The import of numpy took 60 to 140 ms, after the record had come."""
+    program = f"""
+import embedlog
+log = embedlog.open({str(tmp_path / "log")!r})
+log.create_topic("events", exist_ok=True)
+consumer = log.consumer("events")
+assert not consumer.poll(0) and not consumer.poll(0.01)"""
+    assert "numpy" not in imported(program)
+    assert "numpy" in imported(f"{program}\nassert not consumer.poll(0.3)")
+
+
 def test_a_description_of_a_closed_log_needs_neither_numpy_nor_coordinators(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log, log.producer() as producer:
         log.create_topic("events")

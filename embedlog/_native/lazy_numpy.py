@@ -2,15 +2,17 @@
 
 NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside functions only
 NUMPY-2  an import that fails, such as one without a free descriptor, is a StorageError: it can happen in the middle of a read
+NUMPY-3  `load` imports it in a pause, before a use that should not wait for it. An error is left to that use
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from embedlog.errors import StorageError
 
-__all__ = ["np"]
+__all__ = ["load", "np"]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,3 +31,9 @@ else:
             return value
 
     np = _Late()
+
+
+def load() -> None:
+    """Import numpy now (NUMPY-3). Cheap after the first call."""
+    with contextlib.suppress(StorageError):
+        _ = np.ndarray

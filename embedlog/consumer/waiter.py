@@ -6,6 +6,7 @@ WAITER-3  the group's duties are done before each collection; a call waits at mo
 WAITER-4  a transaction that blocks a reader for RESOLVE_S is checked, since its owner may have ended; a read-only log changes
     nothing
 WAITER-5  in a set a partition without a leader stops no other one: nothing waits for it except the sleep, which a decision ends
+WAITER-6  the first sleep of LOAD_S or more imports what a first read needs: the first record of a consumer would wait for it
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from embedlog._metrics import Metrics
-from embedlog._native import system
+from embedlog._native import lazy_numpy, system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
@@ -32,6 +33,7 @@ TOPICS_CHECK_S = 0.5  # between two checks of the topics while their word is odd
 GROUP_CHECK_S = 1.0  # between two checks of the partitions by a group member without a signal
 LEADER_CHECK_S = 0.2  # between two checks for a leader, without a decision
 RESOLVE_S = 0.1  # between two checks of a transaction that blocks this reader
+LOAD_S = 0.2  # a shorter sleep would end late
 
 
 class Duty(Protocol):
@@ -191,6 +193,8 @@ class Waiter:
             tails = [(cursor.partition, cursor.seen_end) for cursor in self._led()]
         if self._replicated and len(tails) < sum(1 for _ in self._rotation.readable()):
             until = min(until, now + LEADER_CHECK_S)
+        if until - now >= LOAD_S:
+            lazy_numpy.load()
         if self.duty is not None:
             return self._sleep_in_group(self.duty, now, until, tails)
         if self._engine.wait(tails, until - now, self, self._committed, self._topics):

@@ -96,7 +96,7 @@ class EmbedlogPeer(Peer):
         self.open_reader()
         self.value_at(0)
         self._consumer.seek_to_end(self._partition)
-        self._consumer.poll(0.01)  # the code of waits is loaded
+        self._consumer.poll(0.3)  # the code of waits and reads is loaded
         yield []
         while True:
             yield [record.value for record in self._consumer.poll(1.0)]
