@@ -21,7 +21,7 @@ from embedlog.storage import file_names, files
 
 Key = tuple[str, int, str]  # directory, base offset, suffix
 KEPT_DIVISOR = 4  # kept descriptors use at most this part of the limit
-CLOSE_DELETED_S = 30.0  # for a full cache it takes half a millisecond
+CLOSE_DELETED_S = 30.0  # each call has one fstat for each cached file
 
 
 class Handle:
