@@ -74,6 +74,8 @@ def serve(places: Sequence[str], *, write: bool, interval_s: float, host: str, p
     arguments = [sys.executable, "-m", "embedlog", "console", "--interval", str(interval_s), *(["--write"] if write else [])]
     command = shlex.join([*arguments, "--", *map(os.path.abspath, places)])
     server = ConsoleServer(f"exec {command}", host, port, secrets.token_urlsafe(16))
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):  # else a thread waits, and writes a line if the loop ends first
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
     loop = asyncio.new_event_loop()
     settings: dict[str, Any] = {"host": host, "port": port, "print": None, "loop": loop, "shutdown_timeout": END_S}
     web.run_app(server.application(), **settings)

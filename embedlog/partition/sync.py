@@ -364,6 +364,8 @@ class Syncer:
         successful sync.
         """
         state = self._state
+        gone = not files.exists(state.path)  # the sync raises that, and no later one can trust what is not there
+        level, failed_level = (logging.DEBUG, logging.DEBUG) if gone else (level, logging.ERROR)
         for base in bases:
             path = file_names.segment_path(state.path, base)
             logger.log(level, "%s: %s is marked, its unsynced bytes will be written again", reason, path)
@@ -373,7 +375,7 @@ class Syncer:
                     files.sync(fd, path)
                 files.sync_directory(state.path)
             except StorageError as problem:
-                logger.error("cannot write the mark to disk: %s", problem)
+                logger.log(failed_level, "cannot write the mark to disk: %s", problem)
             self._trusted_bases.discard(base)
         if bases:
             state.page.set(system.WORD_POISON, bases[-1] + 1)

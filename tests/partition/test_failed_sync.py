@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,20 @@ def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(tmp_path: Path
         with embedlog.open(tmp_path / str(nth), config=QUIET) as log:
             assert [record.offset for record in log.scan("t").records()] == [0, 1, BAD]
     assert felt >= 8, "hardly any call was hit"
+
+
+def test_a_sync_of_a_removed_directory_writes_no_error_about_its_mark(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A set has reported the loss of the directory; the flush in the background meets it too."""
+    with embedlog.open(tmp_path / "log", config=QUIET) as log:
+        log.create_topic("t", config={"segment.bytes": 200})
+        partition = log._engine.partition("t", 0)
+        partition.append(run_of(value(0)))
+        partition._syncer.sync(1, partition._state.deadline())
+        partition.append(run_of(value(1)))
+        (tmp_path / "log").rename(tmp_path / "away")
+        with caplog.at_level(logging.INFO, "embedlog"), pytest.raises(EmbedlogError):
+            partition._syncer.sync(2, partition._state.deadline())
+        assert [text for text in caplog.messages if "mark" in text] == []
+        (tmp_path / "away").rename(tmp_path / "log")
+        partition._syncer.sync(2, partition._state.deadline())
+        assert partition._state.page.word(system.WORD_DURABLE) == 2

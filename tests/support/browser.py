@@ -24,7 +24,8 @@ def started(*arguments: str) -> Iterator[Any]:
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", *arguments):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    with tempfile.TemporaryDirectory(prefix="c", ignore_cleanup_errors=True) as own:  # short: it gets a socket
+    # The path is short: Chromium makes a socket below it, and the paths of sockets are limited to 108 bytes (unix(7)).
+    with tempfile.TemporaryDirectory(prefix="c", dir="/tmp", ignore_cleanup_errors=True) as own:
         driven = selenium.Chrome(options=options, service=selenium.ChromeService(driver, env={**os.environ, "TMPDIR": own}))
         try:
             yield driven
