@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import signal
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peer", action="append", choices=list(PEERS), help="one peer besides embedlog (repeat for more)")
     parser.add_argument("--match", default="", help="only workloads with this text in their key")
     parser.add_argument("--scale", choices=list(SCALES), default="default", help="full: up to 10 GB, hours")
+    parser.add_argument("--rounds", type=int, help="rounds of each workload (default: those of the scale)")
     parser.add_argument("--directory", help="where to work (default: the temporary directory)")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument(
@@ -46,6 +48,7 @@ def main() -> int:
         if missing := PEERS[name].missing():
             say(f"{name}: not installed ({missing}): {PEERS[name].INSTALL}")
     groups, scale = chosen.only or [*GROUPS, *OTHERS], SCALES[chosen.scale]
+    scale = dataclasses.replace(scale, rounds=chosen.rounds or scale.rounds)
     results: dict[str, Any] = {}
 
     def save(found: dict[str, Any]) -> None:
