@@ -2,7 +2,8 @@
 
 Two producers, an owner of transactions, a reader and a member of a group work all the time. An episode has one fault of a
 directory, one of a process, or both. Then the fault ends, and the set becomes level: only a minority may fail between two levels.
-While a fault lasts, appends must continue. They need not while a process is frozen, because it may hold decision locks.
+While a fault lasts, appends must continue. They need not while a process is frozen, because it may hold the locks of decisions,
+or of two replicas.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class History:
     lines: list[str] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
     ways: Mapping[str, int] = field(default_factory=lambda: WAYS)  # faults of directories, with their weights
+    frozen: list[Role] = field(default_factory=list)  # in this episode
     damaged: bool = False  # the next level repairs: damage that no process has read is found by a comparison
 
     @property
@@ -166,13 +168,13 @@ class History:
                 self.start(role)
         self.progress("before a fault", self.rng.randint(1, 8))
         ends: list[Callable[[], object]] = []
-        frozen: list[Role] = []
+        self.frozen = []
         every = ("directory", "directory", "process", "process", "both")
         kinds = self.rng.choice(every if len(self.ways) > 1 else ("directory", "both"))
         steps = [self.fail_directory] if kinds == "directory" else [self.fail_process] if kinds == "process" else []
         for step in steps or self.rng.sample([self.fail_directory, self.fail_process], 2):
-            step(ends, frozen)
-        if frozen:
+            step(ends)
+        if self.frozen:
             self.wait_frozen()
         else:
             self.progress(self.lines[-1], self.rng.randint(2, 12))
@@ -198,7 +200,7 @@ class History:
     def _alive(role: Role) -> bool:
         return role.victim is not None and role.victim.alive
 
-    def fail_directory(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
+    def fail_directory(self, ends: list[Callable[[], object]]) -> None:
         node = self.rng.choice(NODES)
         way = self.rng.choices(list(self.ways), list(self.ways.values()))[0]
         if way != "errors":
@@ -282,7 +284,8 @@ class History:
         """Replace a directory by its copy of some appends before."""
         here, earlier = self.root / f"d{node}", self.root / "earlier"
         directory_damage.copy(here, earlier)
-        self.progress(f"a copy of d{node}", self.rng.randint(1, 20))
+        count = self.rng.randint(1, 20)
+        self.wait_frozen() if self.frozen else self.progress(f"a copy of d{node}", count)
         self.note("earlier copies", f"d{node} is put back")
         here.rename(self.root / f"replaced-{len(self.lines)}")
         earlier.rename(here)
@@ -304,7 +307,7 @@ class History:
 
         ends.append(end)
 
-    def fail_process(self, ends: list[Callable[[], object]], frozen: list[Role]) -> None:
+    def fail_process(self, ends: list[Callable[[], object]]) -> None:
         role = self.rng.choice([role for role in self.roles if self._alive(role)])
         assert role.victim is not None
         way = self.rng.choice(("kill", "kill at", "freeze", "freeze at"))
@@ -321,14 +324,14 @@ class History:
             self.note("freezes", f"{role.name} freezes")
             role.thawed = False
             role.victim.stop()
-            frozen.append(role)
+            self.frozen.append(role)
             ends.append(lambda: self.thaw(role))
         else:
             kinds = self.rng.choice(STOPPING)
             self.note("freezes", f"{role.name} freezes at {kinds}")
             role.thawed = False
             self.arm(role, kinds, self.rng.choice(("stop_before", "stop_after")), self.rng.randint(1, 60), 0, False, "")
-            frozen.append(role)
+            self.frozen.append(role)
             ends.append(lambda: self.thaw(role))
 
     def thaw(self, role: Role) -> None:
