@@ -350,6 +350,12 @@ class Leaders(PartitionDirectories):
         slot = slot_of(self._decisions.hint(), node)
         return slot is not None and bool(replica.maximal_isr >> slot & 1)
 
+    def is_undecided(self, leader: Leader, node: int, decided: Decided) -> bool:
+        """Whether this leader's page adds a node to the ISR of the newest decision: no decision has added it (REPLICA-6)."""
+        _, replica = leader.partition.replica.published()
+        current = replica.partition_epoch == decided.partition_epoch
+        return current and node not in decided.isr and self.is_member(leader, node)
+
     def _is_paused(self, leader: int) -> bool:
         limit = self._elections.get(leader)
         return limit is not None and system.boot_ns() < limit.next_ns()

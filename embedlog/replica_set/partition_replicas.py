@@ -346,8 +346,8 @@ class PartitionReplicas(Leaders):
         def event(state: State, offset: int) -> AlterIsr:
             decided = self.decided(state)
             isr = tuple(each for each in decided.isr if each != node)
-            gone = frozenset({node} if lost else ())
-            return AlterIsr(self._place, leader.epoch, decided.partition_epoch, isr, lost=gone)
+            gone, renewed = frozenset({node} if lost else ()), self.is_undecided(leader, node, decided)
+            return AlterIsr(self._place, leader.epoch, decided.partition_epoch, isr, lost=gone, renewed=renewed)
 
         self._decide_and_install(event, leader, deadline_ns, reason or f"node {node}: {self._reason(node)}")
 

@@ -117,7 +117,7 @@ def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple
 
 
 def alter_isr(state: State, event: AlterIsr) -> Decision:
-    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one."""
+    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one, unless it is to be renewed."""
     present = state.partitions.get(event.place)
     if present is not None and event.leader_epoch != present.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
@@ -131,7 +131,7 @@ def alter_isr(state: State, event: AlterIsr) -> Decision:
         return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
     new = changed(state, old, isr=isr, eligible=eligible)
-    if (set(old.isr), old.elr, old.recovering) == (isr, new.elr, False):
+    if not event.renewed and (set(old.isr), old.elr, old.recovering) == (isr, new.elr, False):
         return ()
     return (new,)
 

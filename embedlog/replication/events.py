@@ -84,7 +84,10 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that are not complete."""
+    """The leader has a new ISR. `incarnations`: of the new members. `lost`: leaving members that are not complete.
+
+    `renewed`: decide also if the ISR stays as it is. A member that was never decided is removed so (REPLICA-6).
+    """
 
     place: Place
     leader_epoch: int
@@ -92,6 +95,7 @@ class AlterIsr:
     isr: tuple[int, ...]
     incarnations: Mapping[int, UUID] = field(default_factory=dict)
     lost: frozenset[int] = frozenset()
+    renewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from embedlog.errors import (
 )
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.log_context import AppendProgress
+from embedlog.replica_set.decisions.proposals import MakeEvent, Steps
 from embedlog.replica_set.leaders import Leader
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from embedlog.replication.events import Found
+from embedlog.replication.events import Found, Refusal
 from tests.support.batches import Row, batch
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of, stamped
@@ -257,3 +258,43 @@ def test_a_repeated_append_is_acknowledged_only_where_its_records_are(tmp_path: 
         assert process.partition.append(run_of(b"other")).base_offset == 1
         assert process.partition.append(progress.run, progress=progress).base_offset == 2
         assert b"second" in values(process)[-1]
+
+
+class _Killed(BaseException):
+    """The end of a process between two steps."""
+
+
+def test_a_maximal_member_that_was_never_decided_is_removed_if_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ended between the two steps of the join (REPLICA-6): the page has it, and no decision."""
+    undecided = list[MakeEvent]()
+
+    def killed(self: PartitionReplicas, event: MakeEvent, *rest: object) -> bool:
+        undecided.append(event)
+        raise _Killed
+
+    with a_set(tmp_path, processes=2) as (decisions, [joining, process]):
+        process.disks[3].broken = True
+        process.partition.append(run_of(b"first"))
+        assert decisions.partition.isr == (1, 2)
+        process.disks[3].broken = False
+        with monkeypatch.context() as patched, pytest.raises(_Killed):
+            patched.setattr(PartitionReplicas, "_decide_and_install", killed)
+            joining.replicas.join(joining.replicas.leader(far()), 3, far())
+        leader = process.replicas.leader(far())
+        assert process.replicas.is_member(leader, 3)
+        process.disks[3].broken = True
+        assert process.partition.append(run_of(b"second"), deadline_ns=system.boot_ns() + 5_000_000_000).base_offset == 1
+        assert not process.replicas.is_member(leader, 3)
+        assert decisions.partition.isr == (1, 2)
+        assert decisions.propose(Steps(undecided)) is Refusal.INVALID_UPDATE_VERSION, "the other process may go on"
+
+
+def test_a_member_that_left_already_is_not_removed_again(tmp_path: Path) -> None:
+    with a_set(tmp_path) as (decisions, [process]):
+        process.disks[3].broken = True
+        process.partition.append(run_of(b"first"))
+        before = decisions.partition
+        process.replicas.leave(process.replicas.leader(far()), 3, far())
+        assert decisions.partition == before

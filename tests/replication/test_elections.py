@@ -55,6 +55,16 @@ def test_the_same_isr_is_no_decision() -> None:
     assert decided(state, alter(state, 3, 1, 2)) == ()
 
 
+def test_the_same_isr_is_decided_again_on_request() -> None:
+    """The leader's page loses a member that was never decided, and the decision about that member is refused."""
+    state = with_topic()
+    state = after(state, alter(state, 1, 2))
+    undecided = alter(state, 1, 2, 3)
+    state = after(state, replace(alter(state, 1, 2), renewed=True))
+    assert (led(state), epochs(state)) == ((1, (1, 2), ()), (0, 2))
+    assert refused(state, undecided) is Refusal.INVALID_UPDATE_VERSION
+
+
 def test_a_proposal_of_an_old_leader_or_from_an_old_decision_is_refused() -> None:
     state = with_topic()
     state = after(state, election(state, OFFLINE, seen("2 3")))
