@@ -10,7 +10,8 @@ INTERNALTOPIC-5  followers of a partition are notified after the append, by a fu
     notifies, so this shortens waits and guarantees nothing
 INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
 INTERNALTOPIC-7  with replicas a decision is made at the log end, and counts after its commit, after the release of the lock.
-    A reader waits until what it has read is committed (REPLICA-22)
+    A reader waits until what it has read is committed (REPLICA-22), in the leader epoch that it was read in. A later leader
+    may have other records at these offsets: then it reads again
 INTERNALTOPIC-8  a decision whose leader changed before its commit does not count. It is made again, from the newer view.
     So is one of which nothing was written, since too few replicas were in sync. A written one is waited for, not repeated
 INTERNALTOPIC-9  a view whose update was interrupted is rebuilt, since some records are applied. The position says so during
@@ -125,7 +126,8 @@ class Decision(Generic[V]):
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing, self.pending = False, mirror.partition.replicated
         state = mirror.state
-        if state.position == base:  # otherwise a reading thread has applied them, or the view will be rebuilt
+        # Otherwise a reading thread has applied them, or has rebuilt the view, from a later leader for example
+        if state.position == base and state.view is self.view:
             with contextlib.suppress(_Stuck):
                 _move(mirror, state, state._replace(position=self.end), replay.Records(records, []))
         if notice:
@@ -244,11 +246,26 @@ class InternalTopic(Generic[V]):
         return -1 if page is None else page.notice()
 
     def view(self, number: int) -> V:
-        """The view, as current as a reader can be; takes no lock and writes nothing."""
-        mirror, state = self._refreshed(number)
-        if mirror.partition.replicated:
-            mirror.partition.confirm(max(state.position, mirror.state.position))
-        return state.view
+        """The view, as current as a reader can be; takes no lock and writes nothing.
+
+        Of a set, a decision of another thread can be in it before its commit. What is acted on comes from `read`.
+        """
+        return self.read(number, lambda view: view)
+
+    def read(self, number: int, reading: Callable[[V], T]) -> T:
+        """What `reading` finds in the view, after the commit of that (INTERNALTOPIC-7). It may be called again."""
+        until = 0
+        while True:
+            mirror, state = self._refreshed(number)
+            found, seen, partition = reading(state.view), mirror.state, mirror.partition
+            if not partition.replicated:
+                return found
+            known = seen.view is state.view and seen.position != INCOMPLETE  # otherwise another thread changes or replaces it
+            if known and partition.confirm(seen.position, seen.epoch):
+                return found
+            until = until or partition.deadline()
+            if system.boot_ns() >= until:
+                raise LeaderNotAvailableError(f"the leader of {partition.topic}-{partition.number} changed until the deadline")
 
     def _refreshed(self, number: int) -> tuple[_Mirror[V], _ReplayState[V]]:
         mirror = self._mirror(number)
@@ -308,7 +325,7 @@ class InternalTopic(Generic[V]):
                     state = _catch_up(mirror, mirror.state, held.now, REST_BYTES)
                 except _Stuck:
                     state = None
-                if state is None:
+                if state is None or state.epoch != held.now.epoch:  # another thread reads from a later leader
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
                     continue

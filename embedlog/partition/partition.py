@@ -90,8 +90,9 @@ class Partition:
         """Leave the files as Kafka does. REQUIRES the open lock of the directory, as the last process. Raises DurabilityError."""
         shutdown.close_in_order(self._lock, self._syncer)
 
-    def confirm(self, end: int) -> None:
-        """Nothing: without replicas, what is published is committed."""
+    def confirm(self, end: int, epoch: int) -> bool:
+        """True: without replicas, what is published is committed."""
+        return True
 
     @property
     def closed(self) -> bool:

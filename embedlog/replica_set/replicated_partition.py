@@ -226,10 +226,23 @@ class ReplicatedPartition(LedPartition):
         self._failed(problem, self.deadline())
         raise LeaderNotAvailableError(f"the leader of {self._replicas.name} failed before a commit") from problem
 
-    def confirm(self, end: int) -> None:
-        """Commit the records below `end`, so that they can be acted on (REPLICA-22)."""
-        if self.published().high_watermark < end:
-            self._commit_in_time(end, self.deadline())
+    def confirm(self, end: int, epoch: int) -> bool:
+        """Commit the records below `end` that the leader of an epoch has, so that they can be acted on (REPLICA-22).
+
+        False if another one leads: it may lack them, and have others there.
+        """
+        now, until = self.published(), self.deadline()
+        if now.epoch != epoch or now.high_watermark >= end:
+            return now.epoch == epoch
+        while (leader := self._led(until)).epoch == epoch:
+            try:
+                self._committed(leader, end, until)
+            except LeaderChanged:
+                self._leader = None
+            else:
+                return True
+            self._check_deadline(until)
+        return False
 
     def _commit_in_time(self, end: int, until: int) -> None:
         """As `_committed`, at whatever replica leads."""

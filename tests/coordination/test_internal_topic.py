@@ -395,7 +395,8 @@ def test_an_interrupt_at_any_point_of_an_update_applies_no_record_twice(log: emb
         interrupt = Interrupt(nth, {"internal_topic.py", "replay.py", "test_internal_topic.py"})
         interrupt.run(lambda: topic.view(0) if kind == "read" else append(topic))
         count = int(topic.partition(0).published().log_end)
-        topic.partition(0).confirm(count)  # in a set, nothing has committed an interrupted decision
+        epoch = topic.partition(0).published().epoch
+        topic.partition(0).confirm(count, epoch)  # in a set, nothing has committed an interrupted decision
         assert topic.view(0).values == {b"n": b"%d" % (count // 2 * 11)}, interrupt.struck
         if interrupt.struck is None:
             break

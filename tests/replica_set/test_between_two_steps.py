@@ -204,6 +204,6 @@ def test_a_reader_of_decisions_waits_for_their_commit(tmp_path: Path, monkeypatc
             wait(version, min(deadline_ns, 1))
 
         monkeypatch.setattr(process.replicas, "wait", returning)
-        process.partition.confirm(2)
+        assert process.partition.confirm(2, 0)
         assert waits
         assert process.partition.published().high_watermark == 2

@@ -26,7 +26,7 @@ def test_a_decision_sees_records_that_are_not_committed(tmp_path: Path) -> None:
 def test_a_reader_of_decisions_waits_for_their_commit(tmp_path: Path) -> None:
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"), all_in_sync=False)
-        process.partition.confirm(1)
+        assert process.partition.confirm(1, 0)
         assert process.partition.bounds().high_watermark == 1
         assert process.published(2).log_end == process.published(3).log_end == 1
 

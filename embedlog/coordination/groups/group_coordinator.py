@@ -62,8 +62,7 @@ class Groups(Offsets):
 
     def current(self, group_id: str) -> Group | None:
         """The present group; takes no lock and writes nothing. Raises CorruptRecordError, UnsupportedFormatError."""
-        view = self.entries(group_id)
-        return None if view is None else view.group(group_id)
+        return self.read(group_id, lambda view: view.group(group_id))
 
     def names(self) -> list[str]:
         """Every group with a record or offsets, sorted, including those of Kafka's newer protocol."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from embedlog import group as machine
 from embedlog._native import system
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 RESOLVE_S: Final = 0.1  # between two checks of a transaction during a wait for it
 
+T = TypeVar("T")
 Admission = Callable[[Group | None], Refusal | None]  # the reason of a group to refuse a write
 
 
@@ -82,12 +83,16 @@ class Offsets:
 
     def entries(self, group_id: str) -> GroupEntries | None:
         """The view of a group's partition; None if the partition was never written. Takes no lock, creates nothing."""
+        return self.read(group_id, lambda view: view)
+
+    def read(self, group_id: str, reading: Callable[[GroupEntries], T]) -> T | None:
+        """As `InternalTopic.read`, of a group's partition; None as `entries`."""
         self.host.check_open()
         count = self.topic.count()
         if count == 0:
             return None
         number = java_partition(checked_group_id(group_id), count)
-        return None if self.topic.is_unwritten(number) else self.topic.view(number)
+        return None if self.topic.is_unwritten(number) else self.topic.read(number, reading)
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -216,17 +221,13 @@ class Offsets:
         `Engine.wake(caller)`.
         """
         wanted = None if partitions is None else topic_partitions(partitions)
-        view, caller = self.entries(group_id), caller or _Uninterrupted()
-        while view is not None and stable_deadline_ns is not None and view.pending(group_id):
-            if wanted is not None and not view.pending(group_id) & set(wanted):
+        caller = caller or _Uninterrupted()
+        while stable_deadline_ns is not None and (pending := self.read(group_id, lambda view: view.pending(group_id))):
+            if wanted is not None and not pending & set(wanted):
                 break
             self._wait_for_marker(group_id, stable_deadline_ns, caller)
-            view = self.entries(group_id)
-        if view is None:
-            return dict.fromkeys(wanted or ())
-        if wanted is None:
-            return {place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()}
-        return {place: _offset_and_metadata(view.offset(group_id, place)) for place in wanted}
+        found = self.read(group_id, lambda view: _offsets(view, group_id, wanted))
+        return dict.fromkeys(wanted or ()) if found is None else found
 
     def _wait_for_marker(self, group_id: str, deadline_ns: int, caller: Interruptible) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
@@ -323,6 +324,14 @@ class TransactionalCommit:
 
     def _admit(self, view: GroupEntries) -> None:
         Offsets.admit(self._group.group_id, lambda old: admitted(old, self._group, transactional=True), view)
+
+
+def _offsets(
+    view: GroupEntries, group_id: str, wanted: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    if wanted is None:
+        return {place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()}
+    return {place: _offset_and_metadata(view.offset(group_id, place)) for place in wanted}
 
 
 def _offset_and_metadata(found: Any) -> OffsetAndMetadata | None:

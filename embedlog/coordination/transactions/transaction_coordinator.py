@@ -216,14 +216,12 @@ class Transactions:
         for number in numbers if known is None or known not in numbers else (known, *numbers):
             if self.topic.is_unwritten(number):
                 continue
-            view = self.topic.view(number)
-            name = view.name_of(producer_id)
-            state = None if name is None else view.get(name)
-            if name is not None and state is not None:
+            found = self.topic.read(number, lambda view: view.find(producer_id))
+            if found is not None:
                 if len(self._where) >= REMEMBERED_IDS:
                     self._where.clear()
                 self._where[producer_id] = number
-                return name, state
+                return found
         return None
 
     def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
@@ -250,10 +248,9 @@ class Transactions:
             return
         self.recover_if_due(deadline_ns)
         for number in self.topic.written():
-            view = self.topic.view(number)
-            for name in view.unsettled():
+            for name in self.topic.view(number).unsettled():
                 try:
-                    state = view.get(name)
+                    state = self._state(number, name)
                     if state is not None:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
@@ -269,6 +266,10 @@ class Transactions:
                     with self.topic.deciding(number, deadline_ns) as decision:
                         if self._is_expired(decision.view.get(name), limit_ms):
                             decision.append([(encode_key(name), None)])
+
+    def _state(self, number: int, name: str) -> Transaction | None:
+        """The committed state of an id."""
+        return self.topic.read(number, lambda view: view.get(name))
 
     def _states(self, number: int) -> Iterator[tuple[str, Transaction]]:
         """Every readable id of a partition; unreadable ones are reported and skipped."""
@@ -309,7 +310,7 @@ class Transactions:
             recovery_due.done(directory.context.directory_page)
 
     def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
-        found = self.topic.view(self.topic.partition_of(name)).get(name)
+        found = self._state(self.topic.partition_of(name), name)
         if found is not None:
             self.settle(name, found, deadline_ns)  # its decision contains its epoch: finish it before the epoch rises
         event = lambda old: old and machine.raise_epoch(old, producer_id, epoch, now())  # noqa: E731

@@ -64,6 +64,12 @@ class Entries:
         """The transactional id that a producer id belongs to."""
         return self._names.get(producer_id)
 
+    def find(self, producer_id: int) -> tuple[str, Transaction] | None:
+        """The transactional id that a producer id belongs to, and its newest state. Raises as `get`."""
+        name = self.name_of(producer_id)
+        state = None if name is None else self.get(name)
+        return None if name is None or state is None else (name, state)
+
     def names(self) -> list[str]:
         """Every transactional id."""
         return list(self._values)

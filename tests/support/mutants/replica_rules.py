@@ -116,8 +116,8 @@ def _no_deleted_record_is_lacking(original: Any, follower: Any, leader: Any) -> 
 
 
 @replaces("decisions_count_at_once", "embedlog.replica_set.replicated_partition:ReplicatedPartition.confirm")
-def _not_confirmed(original: Any, self: Any, end: int) -> None:
-    return None
+def _not_confirmed(original: Any, self: Any, end: int, epoch: int) -> bool:
+    return True
 
 
 @replaces("deleted_topics_stay", "embedlog.admin.deleted_topics:DeletedTopics.tend")
