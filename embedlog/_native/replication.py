@@ -84,8 +84,11 @@ def publish(page: Page, published: Published, replica: Replica, directory: Page 
         raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
 
 
-def require_leader(writer: Writer, node_slot: int, leader_epoch: int, *, all_in_sync: bool) -> None:
-    """Let the writer append only while its page leads in this epoch. REQUIRES the partition's mutex."""
+def require_leader(writer: Writer, node_slot: int, leader_epoch: int, *, all_in_sync: int) -> None:
+    """Let the writer append only while its page leads in this epoch. REQUIRES the partition's mutex.
+
+    `all_in_sync`: the least ISR that it accepts, if the page requires no larger one; 0 for one of any size.
+    """
     raw = writer.raw
     raw.replicated, raw.node_slot, raw.leader_epoch, raw.all_in_sync = 1, node_slot, leader_epoch, all_in_sync
 
@@ -150,12 +153,12 @@ class Together:
     Threads: REQUIRES the mutexes of all these partitions.
     """
 
-    def __init__(self, leader: tuple[int, Writer], followers: Sequence[tuple[int, Writer]], epoch: int) -> None:
-        """Each writer is given with the slot of its directory."""
+    def __init__(self, leader: tuple[int, Writer], followers: Sequence[tuple[int, Writer]], epoch: int, needed: int) -> None:
+        """Each writer is given with the slot of its directory. `needed`: the least ISR, if the page requires no larger one."""
         self.writers = (leader[1], *(writer for _, writer in followers))  # referenced while the C core may use them
         for slot, writer in followers:
             writer.raw.replicated, writer.raw.node_slot = 1, slot
-        require_leader(leader[1], leader[0], epoch, all_in_sync=True)
+        require_leader(leader[1], leader[0], epoch, all_in_sync=needed)
         self._followers = ffi.new("el_writer *[]", [writer.raw for _, writer in followers])
         self._raw = ffi.new(
             "el_together *",
@@ -164,7 +167,7 @@ class Together:
                 "followers": self._followers,
                 "count": len(followers),
                 "epoch": epoch,
-                "all_in_sync": 1,
+                "all_in_sync": needed,
             },
         )
 

@@ -31,7 +31,7 @@ from embedlog.replica_set.observation.answers import Answers
 from embedlog.replica_set.observation.directory_view import Missing, Observation
 from embedlog.replication import state as states
 from embedlog.replication.events import Found, Seen
-from embedlog.replication.records import LOG, Partition
+from embedlog.replication.records import LOG
 from embedlog.replication.state import State
 from embedlog.storage import checkpoints, file_names
 from embedlog.storage.identity import read_meta
@@ -104,7 +104,7 @@ class ReplicaDescriber:
         voters = view.state.voters
         return ReplicasDescription(
             directories,
-            tuple(_partition(observed, view.state.partitions[key], answering) for key in _sorted(observed.places)),
+            tuple(_partition(observed, key, answering, self._set.least_default) for key in _sorted(observed.places)),
             term=view.term,
             voters=voters,
             can_decide=2 * len(answering.intersection(voters)) > len(voters),
@@ -211,9 +211,11 @@ def _position(observed: _Observed, node: int, place: Place) -> Position | None:
     return None if found is None else found.positions.get(place)
 
 
-def _partition(observed: _Observed, decided: Partition, answering: set[int]) -> ReplicatedPartitionDescription:
-    state, key = observed.state, (decided.topic_id, decided.number)
-    place = observed.places[key]
+def _partition(
+    observed: _Observed, key: tuple[UUID, int], answering: set[int], least_default: int
+) -> ReplicatedPartitionDescription:
+    state, place = observed.state, observed.places[key]
+    decided = state.partitions[key]
     held = {node for node in state.nodes if _holds(observed, node, place)}
     present = {node: observed.seen(node) for node in answering}
     installed = bool(held) or decided.leader_epoch > 0 or not answering.issuperset(decided.replicas)
@@ -228,7 +230,7 @@ def _partition(observed: _Observed, decided: Partition, answering: set[int]) -> 
     return ReplicatedPartitionDescription(
         place.topic, decided.number, states.partition_state(state, key, installed=installed, seen=present).value,
         decided.leader, decided.leader_epoch, decided.partition_epoch, decided.replicas, decided.isr, decided.elr,
-        decided.adding, decided.removing, state.required(decided),
+        decided.adding, decided.removing, state.required(decided, least_default),
         leader.high_watermark if leader is not None else max(ends, default=None), tuple(copies),
         is_internal(place.topic),
     )  # fmt: skip

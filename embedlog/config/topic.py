@@ -2,7 +2,8 @@
 
 TOPICCONFIG-1  names, meanings, ranges and defaults are Kafka 4's, unless the field states a difference and its reason
 TOPICCONFIG-2  the configuration of a topic is the defaults of the log, overlaid with the settings of the topic
-TOPICCONFIG-3  only the settings of a topic itself are stored, as texts, so that it follows a change of the defaults
+TOPICCONFIG-3  only the settings of a topic itself are stored, as texts, so that it follows a change of the defaults. A set stores
+    `min.insync.replicas`, too (REPLICASET-4)
 """
 
 from __future__ import annotations
@@ -258,7 +259,11 @@ class LogConfig(SetOptions):
     log_flush_interval_messages: int = default_of(TopicConfig, "flush_messages")
     log_flush_interval_ms: int = default_of(TopicConfig, "flush_ms")
     log_segment_delete_delay_ms: int = default_of(TopicConfig, "file_delete_delay_ms")
-    min_insync_replicas: int = default_of(TopicConfig, "min_insync_replicas")
+    min_insync_replicas: int = default_of(
+        TopicConfig, "min_insync_replicas",
+        differs="Kafka does not store it. A set stores a value above 1 with each topic that this log creates. For a topic without"
+        " a value it applies to this process. One directory refuses at once, because no second one can appear.",
+    )
     unclean_leader_election_enable: bool = default_of(TopicConfig, "unclean_leader_election_enable")
     log_cleaner_min_cleanable_ratio: float = default_of(TopicConfig, "min_cleanable_dirty_ratio")
     log_cleaner_min_compaction_lag_ms: int = default_of(TopicConfig, "min_compaction_lag_ms")

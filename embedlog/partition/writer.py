@@ -29,7 +29,7 @@ class AppendWriter:
         self._state = state
         self.lock_file: locks.LockFile | None = None
         self.fds: tuple[int, ...] = ()
-        self.required = (-1, False)  # of appends in a set: leader epoch, and whether they wait for all replicas in sync
+        self.required = (-1, 0)  # of appends in a set: leader epoch, and the least ISR; 0 if its size does not matter
         self.on_segment: Callable[[int], None] | None = None  # called with the base of a segment that was opened
 
     def native(self) -> system.Writer:
@@ -58,7 +58,7 @@ class AppendWriter:
         self.require(*self.required)
         return writer
 
-    def require(self, leader_epoch: int, all_in_sync: bool) -> None:
+    def require(self, leader_epoch: int, all_in_sync: int) -> None:
         """Accept appends of this process only while the page leads in this epoch. No effect in a directory without a set."""
         self.required, slot = (leader_epoch, all_in_sync), self._state.context.node_slot
         if self._state.writer is not None and slot >= 0:

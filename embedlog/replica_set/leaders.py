@@ -12,6 +12,8 @@ LEADERS-7  a page that was made from files may have an epoch above the decided o
     set. A decision raises the leader epoch above it (ELECT-11)
 LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo each other for ever. The pauses
     of a node end when this process has used it with success in between: then its next failure is one for all
+LEADERS-9  `acks=all` of this process needs the `min.insync.replicas` of its log for a topic without a decided value. The page has
+    the decided one, which all processes need
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class Leaders(PartitionDirectories):
         self._elections: dict[int, Limit] = {}  # by the node that was the leader (LEADERS-8)
         self._evictions = Evictions()
         self.unclean_default = False  # the setting of the log, for a topic without its own
+        self.least_default = 1  # `min.insync.replicas` of the log, as above
         self._staged: StagedEpochs | None = None  # with the partitions that the same decision gave other leaders
         self._unled_ns = 0  # the time of the first election without an eligible replica; 0 after a leader was found
         self.peers: Callable[[], Sequence[Leaders]] = list  # the partitions that this process uses
@@ -255,6 +258,14 @@ class Leaders(PartitionDirectories):
                     yield staged
             except EmbedlogError as problem:
                 logger.debug("%s: the epochs of node %d are not prepared: %s", self.name, node, problem)
+
+    def needed(self) -> int:
+        """The size of the ISR that `acks=all` of this process needs, if the page requires no larger one (LEADERS-9)."""
+        if self.least_default == 1:
+            return 1
+        state = self._decisions.hint()
+        decided = state.partitions.get(self._place)
+        return 1 if decided is None else state.required(decided, self.least_default)
 
     # ---- elections -------------------------------------------------------------------------------
 

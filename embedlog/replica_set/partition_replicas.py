@@ -40,7 +40,6 @@ from embedlog.replication.records import Partition as Decided
 
 if TYPE_CHECKING:
     from embedlog._native.replication import Replica
-    from embedlog.partition.log_context import AppendProgress
     from embedlog.partition.partition import Partition
     from embedlog.replication.state import State
 
@@ -214,14 +213,25 @@ class PartitionReplicas(Leaders):
         else:
             self._directories.wait(version, until, [(page, end - 1)])
 
+    def commit_for_all(self, leader: Leader, end: int, deadline_ns: int) -> None:
+        """As `commit`, for `acks=all` of this process. Raises also if the ISR became too small for it (LEADERS-9)."""
+        self.commit(leader, end, deadline_ns)
+        if (needed := self.needed()) == 1:
+            return
+        _, replica = leader.partition.replica.published()
+        if replica.role != replication.ROLE_LEADER:
+            raise LeaderChanged
+        if replica.decided_isr.bit_count() < needed:
+            raise self._not_committed(leader, end, "but too few replicas are in sync")
+
     def _check_size(self, leader: Leader, end: int) -> None:
         _, replica = leader.partition.replica.published()
         if replica.decided_isr.bit_count() < replica.min_in_sync:
             raise self._not_committed(leader, end)
 
-    def _not_committed(self, leader: Leader, end: int) -> NotEnoughReplicasAfterAppendError:
+    def _not_committed(self, leader: Leader, end: int, why: str = "but not committed") -> NotEnoughReplicasAfterAppendError:
         _, replica = leader.partition.replica.published()
-        text = f"the records of {self.name} below {end} are in the leader's log, but not committed"
+        text = f"the records of {self.name} below {end} are in the leader's log, {why}"
         return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self._in_sync(replica))
 
     def note_appended(self) -> None:
@@ -241,7 +251,8 @@ class PartitionReplicas(Leaders):
         state = self._decisions.hint()
         decided = self.decided(state)
         away = {node: self._reason(node) for node in decided.replicas if node not in isr or self._directories.get(node) is None}
-        required = replica.min_in_sync if replica.min_in_sync != UNSETTLED else state.required(decided)
+        known = replica.min_in_sync if replica.min_in_sync != UNSETTLED else state.required(decided)
+        required = max(known, self.needed())
         return {
             "topic": self.topic, "partition": self.number, "isr": isr, "required": required, "away": away,
             "retriable": True,
@@ -426,25 +437,3 @@ class PartitionReplicas(Leaders):
             if joined := self._decide_and_install(lambda state, offset: event, leader, deadline_ns, f"node {node} caught up"):
                 self.note_worked(node)
             return joined
-
-
-def committed_in(leader: Leader, epoch: int, offset: int) -> bool:
-    """Whether a record that was appended in `epoch` at `offset` is in this leader's log (PARTITIONREPLICAS-1)."""
-    known, end = leader.partition.epoch_end(epoch)
-    return known == epoch and offset < end
-
-
-def survived(progress: AppendProgress, leader: Leader, epoch: int) -> None:
-    """Reduce the progress of an append in `epoch` to its first batches that are in this leader's log."""
-    known, end = leader.partition.epoch_end(epoch)
-    pieces, times_ms = progress.pieces, progress.times_ms
-    rows = iter(progress.run.batches)
-    progress.start, progress.pieces, progress.times_ms = 0, [], []
-    for (base, following), time_ms in zip(pieces, times_ms, strict=True):
-        while base < following:
-            row = next(rows)
-            after = base + int(row["last_offset_delta"]) + 1
-            if known != epoch or after > end:
-                return
-            progress.take(base, after, int(row["size"]), time_ms)
-            base = after

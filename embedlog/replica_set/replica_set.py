@@ -4,6 +4,8 @@ REPLICASET-1  a set opens with the directories that answer (`set_members`); what
 REPLICASET-2  a partition has one object for this process, whichever directory leads; a consumer with a rack has its own one, to
     read
 REPLICASET-3  the decided settings of a topic apply to its partitions in each directory, whatever the file of topics there has
+REPLICASET-4  a topic is created with the `min.insync.replicas` of the log, unless it has its own. Only a decided value applies to
+    the high watermark, to the ELR, and to all processes
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from embedlog.replica_set.set_topics import SetTopics
 from embedlog.replica_set.verification.verification import Verification
 from embedlog.replication.events import CreateTopic, Event, Observed, Place
 from embedlog.replication.records import LOG
-from embedlog.replication.state import State
+from embedlog.replication.state import LEAST, State
 from embedlog.storage.file_names import partition_name
 from embedlog.topic import Topic
 
@@ -75,6 +77,11 @@ class ReplicaSet:
                 " small one without replicas: add_directory(path, replicas=False)"
             )
 
+    @property
+    def least_default(self) -> int:
+        """`min.insync.replicas` of a topic without a decided value, for this process (LEADERS-9)."""
+        return self._config.min_insync_replicas
+
     def deadline(self) -> int:
         """The deadline (boot clock, ns) of work that begins at this call."""
         return system.boot_ns() + self._config.lock_timeout_ms * 1_000_000
@@ -89,6 +96,7 @@ class ReplicaSet:
                 found = self._replicas[place] = PartitionReplicas(self.directories, self.decisions, place, topic)
                 found.peers = self.used
                 found.unclean_default = self._config.unclean_leader_election_enable
+                found.least_default = self.least_default
             return found
 
     def used(self) -> list[PartitionReplicas]:
@@ -163,10 +171,12 @@ class ReplicaSet:
         topic_id = UUID(bytes=topic.id_bytes)
         given = None if assignment is None else tuple(tuple(assignment[number]) for number in sorted(assignment))
         start, shift = random.randrange(1 << 16), random.randrange(1 << 16)
+        least = {LEAST: str(self.least_default)} if self.least_default > 1 else {}
+        config = {**least, **topic.config}  # REPLICASET-4
 
         def event(state: State) -> Event:
             return CreateTopic(
-                topic.name, topic_id, self.live(), topic.partitions, factor, start, shift, assignment=given, config=topic.config
+                topic.name, topic_id, self.live(), topic.partitions, factor, start, shift, assignment=given, config=config
             )
 
         state = self.decide(event)

@@ -22,7 +22,7 @@ from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.open_directories import is_of_storage
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
-from embedlog.replica_set.partition_replicas import PartitionReplicas, committed_in, survived
+from embedlog.replica_set.partition_replicas import PartitionReplicas
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
@@ -87,7 +87,9 @@ class ReplicatedPartition(LedPartition):
     def direct_target(self) -> DirectTarget | None:
         """The leader with its followers, once an append of this process has prepared all of them."""
         found = self._followers
-        return None if found is None or found[0] is not self._leader else found[1].direct
+        if found is None or found[0] is not self._leader or found[1].needed != self._replicas.needed():
+            return None
+        return found[1].direct
 
     @property
     def batch_limit(self) -> int:
@@ -137,7 +139,7 @@ class ReplicatedPartition(LedPartition):
                     together = all_in_sync and progress.expected_offset is None  # a condition is decided by the leader alone
                     followers = self._together(leader) if together else None
                     if followers is None:
-                        leader.partition.replica.require(epoch, all_in_sync=all_in_sync)
+                        leader.partition.replica.require(epoch, all_in_sync=all_in_sync, needed=self._replicas.needed())
                     alone = flush and not (all_in_sync and durable)
                     lock_deadline = self._replicas.lock_deadline(until)
                     leader.partition.append(
@@ -146,7 +148,7 @@ class ReplicatedPartition(LedPartition):
                     self._replicas.note_worked(leader.node)
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
-                    self._replicas.commit(leader, appended.last_offset + 1, until)
+                    self._replicas.commit_for_all(leader, appended.last_offset + 1, until)
                 if not all_in_sync:
                     self._replicas.note_appended()
                 elif durable and flush:
@@ -162,10 +164,10 @@ class ReplicatedPartition(LedPartition):
 
     def _together(self, leader: Leader) -> Followers:
         """The followers that take a run in the same call. They change with the leader and with its ISR."""
-        found = self._followers
-        if found is None or found[0] is not leader or found[1].stale:
+        found, needed = self._followers, self._replicas.needed()
+        if found is None or found[0] is not leader or found[1].stale or found[1].needed != needed:
             others = [each.replica for _, each in self._replicas.in_sync(leader)[1:]]
-            found = self._followers = leader, leader.partition.replica.with_followers(others, leader.epoch)
+            found = self._followers = leader, leader.partition.replica.with_followers(others, leader.epoch, needed)
         return found[1]
 
     # ---- the append lock -------------------------------------------------------------------------
@@ -180,7 +182,7 @@ class ReplicatedPartition(LedPartition):
         until = self._until(deadline_ns)
         with contextlib.ExitStack() as stack:
             leader, held = self._enter(stack, until)
-            self._held.leader = leader
+            self._held.leader, start = leader, held.state.read_page().log_end
             try:
                 yield held
             except NotLeader as changed:
@@ -194,22 +196,26 @@ class ReplicatedPartition(LedPartition):
                 self._held.leader = None
             end = held.state.read_page().log_end
         try:
-            self._committed(leader, end, until)
+            self._committed(leader, end, until, written=end > start)
         except LeaderChanged as changed:
             self._leader = None
             if not committed_in(self._led(until), leader.epoch, end - 1):
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
-            self._commit_in_time(end, until)
+            self._commit_in_time(end, until, written=end > start)
 
-    def _committed(self, leader: Leader, end: int, until: int) -> None:
+    def _committed(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's log, and must not be repeated.
 
+        `written`: by this call, so that the size applies that this process needs (LEADERS-9).
         Raises LeaderChanged, and at the deadline NotEnoughReplicasAfterAppendError.
         """
         while True:
             version = self._replicas.version()
             try:
-                self._replicas.commit(leader, end, until)
+                if written:
+                    self._replicas.commit_for_all(leader, end, until)
+                else:
+                    self._replicas.commit(leader, end, until)
                 return
             except NotEnoughReplicasAfterAppendError:
                 if system.boot_ns() >= until:
@@ -236,7 +242,7 @@ class ReplicatedPartition(LedPartition):
             return now.epoch == epoch
         while (leader := self._led(until)).epoch == epoch:
             try:
-                self._committed(leader, end, until)
+                self._committed(leader, end, until, written=False)
             except LeaderChanged:
                 self._leader = None
             else:
@@ -244,11 +250,11 @@ class ReplicatedPartition(LedPartition):
             self._check_deadline(until)
         return False
 
-    def _commit_in_time(self, end: int, until: int) -> None:
+    def _commit_in_time(self, end: int, until: int, *, written: bool) -> None:
         """As `_committed`, at whatever replica leads."""
         while True:
             try:
-                return self._committed(self._led(until), end, until)
+                return self._committed(self._led(until), end, until, written=written)
             except LeaderChanged:
                 self._leader = None
             self._check_deadline(until)
@@ -258,7 +264,7 @@ class ReplicatedPartition(LedPartition):
         while True:
             leader = self._led(until)
             try:
-                leader.partition.replica.require(leader.epoch, all_in_sync=True)
+                leader.partition.replica.require(leader.epoch, all_in_sync=True, needed=self._replicas.needed())
                 with contextlib.ExitStack() as entered:
                     held = entered.enter_context(leader.partition.exclusive(self._replicas.lock_deadline(until)))
                     leader.partition.replica.check_leads(held, leader.epoch)
@@ -294,7 +300,7 @@ class ReplicatedPartition(LedPartition):
         while True:
             leader = self._led(until)
             try:
-                leader.partition.replica.require(leader.epoch, all_in_sync=True)
+                leader.partition.replica.require(leader.epoch, all_in_sync=True, needed=self._replicas.needed())
                 offset = leader.partition.append_marker(
                     producer_id,
                     epoch,
@@ -302,7 +308,7 @@ class ReplicatedPartition(LedPartition):
                     coordinator_epoch=coordinator_epoch,
                     deadline_ns=self._replicas.lock_deadline(until),
                 )
-                self._replicas.commit(leader, leader.partition.published().log_end, until)
+                self._replicas.commit_for_all(leader, leader.partition.published().log_end, until)
                 return offset
             except TooFew:
                 raise self._replicas.too_few(leader) from None
@@ -357,3 +363,25 @@ class ReplicatedPartition(LedPartition):
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """None: a short path to one file would not notice a failover."""
         return None
+
+
+def committed_in(leader: Leader, epoch: int, offset: int) -> bool:
+    """Whether a record that was appended in `epoch` at `offset` is in this leader's log (PARTITIONREPLICAS-1)."""
+    known, end = leader.partition.epoch_end(epoch)
+    return known == epoch and offset < end
+
+
+def survived(progress: AppendProgress, leader: Leader, epoch: int) -> None:
+    """Reduce the progress of an append in `epoch` to its first batches that are in this leader's log."""
+    known, end = leader.partition.epoch_end(epoch)
+    pieces, times_ms = progress.pieces, progress.times_ms
+    rows = iter(progress.run.batches)
+    progress.start, progress.pieces, progress.times_ms = 0, [], []
+    for (base, following), time_ms in zip(pieces, times_ms, strict=True):
+        while base < following:
+            row = next(rows)
+            after = base + int(row["last_offset_delta"]) + 1
+            if known != epoch or after > end:
+                return
+            progress.take(base, after, int(row["size"]), time_ms)
+            base = after

@@ -4,6 +4,7 @@ STATE-1  a state is immutable; `apply` returns another one and leaves the old on
 STATE-2  a state depends only on the newest record of every key in the order of the log, so compaction does not change it
 STATE-3  the states of partitions and replicas are views with the names of Kafka's controller: computed, not stored
 STATE-4  a setting of a topic is its own, else the one of the resource "" of kind NODE, else the default of its option
+STATE-5  no decision depends on the settings of a log: those of two processes may differ
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ from embedlog.replication.records import (
 Setting: TypeAlias = tuple[int, str, str]  # kind, resource, name
 _THROTTLE: Final = 10001  # tag of a Partition record: bytes per second for the copies of its reassignment
 _RATE: Final = struct.Struct(">q")
+LEAST: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
-_DECISIVE: Final = ("min.insync.replicas", "flush.messages", UNCLEAN)
+_DECISIVE: Final = (LEAST, "flush.messages", UNCLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,23 @@ class State:
         values = ((name, self.settings.get((TOPIC, topic, name), self.settings.get((NODE, "", name)))) for name in _DECISIVE)
         return _parsed(tuple((name, value) for name, value in values if value is not None))
 
-    def required(self, partition: Partition) -> int:
-        """The size of the ISR from which records are committed: `min.insync.replicas`, at most the number of replicas."""
+    def required(self, partition: Partition, default: int = 1) -> int:
+        """The size of the ISR from which records are committed: `min.insync.replicas`, at most the number of replicas.
+
+        `default`: that of a process, for its own appends to a topic without a decided value (STATE-5).
+        """
         topic = self.topics.get(partition.topic_id)
-        least = self.config(topic.name).min_insync_replicas if topic else 1
+        decided = topic is not None and self._decides(topic.name, LEAST)
+        least = self.config(topic.name).min_insync_replicas if topic is not None and decided else default
         return min(least, len(partition.replicas))
 
     def unclean(self, topic: str) -> bool | None:
         """Whether a replica outside the ISR may lead without a request, as decided for the topic; None without a decision."""
-        keys = ((TOPIC, topic, UNCLEAN), (NODE, "", UNCLEAN))
-        return self.config(topic).unclean_leader_election_enable if any(key in self.settings for key in keys) else None
+        return self.config(topic).unclean_leader_election_enable if self._decides(topic, UNCLEAN) else None
+
+    def _decides(self, topic: str, name: str) -> bool:
+        """Whether there is a decision about a setting of a topic, or about that of all topics."""
+        return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
     def durable(self, partition: Partition) -> bool:
         """Whether every record of the topic is synced before its acknowledgement."""

@@ -172,10 +172,11 @@ def test_a_topic_of_the_same_name_begins_with_no_settings() -> None:
 
 def test_a_setting_of_the_topic_covers_that_of_all_topics() -> None:
     state = with_topic()
+    assert [state.required(partition(state), default) for default in (1, 2, 9)] == [1, 2, 3], "at most the number of replicas"
     state = after(state, SetConfig("", {LEAST: "2"}, NODE))
-    assert state.required(partition(state)) == 2
+    assert state.required(partition(state)) == state.required(partition(state), 3) == 2
     state = after(state, SetConfig("t", {LEAST: "3"}))
-    assert state.required(partition(state)) == 3
+    assert state.required(partition(state)) == state.required(partition(state), 1) == 3
     state = after(state, SetConfig("t", {LEAST: None}))
     assert state.required(partition(state)) == 2
     state = after(state, SetConfig("", {LEAST: None, "flush.messages": "1"}, NODE))

@@ -93,16 +93,18 @@ class Breakable:
         found = getattr(self._used, name)
         return Breakable(self._disk, found) if name == "replica" else found
 
-    def _with_followers(self, followers: Sequence[Breakable], epoch: int) -> Followers:
+    def _with_followers(self, followers: Sequence[Breakable], epoch: int, needed: int = 1) -> Followers:
         locks = [each._used._lock for each in (self, *followers)]
-        return BreakableFollowers(locks[0], locks[1:], epoch, [each._disk for each in followers])
+        return BreakableFollowers(locks[0], locks[1:], epoch, needed, [each._disk for each in followers])
 
 
 class BreakableFollowers(Followers):
     """Followers whose files cannot be used while one of their disks is broken."""
 
-    def __init__(self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, disks: Sequence[Disk]) -> None:
-        super().__init__(leader, followers, epoch)
+    def __init__(
+        self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, needed: int, disks: Sequence[Disk]
+    ) -> None:
+        super().__init__(leader, followers, epoch, needed)
         self._disks = disks
 
     def _enter(self) -> list[threading.RLock]:

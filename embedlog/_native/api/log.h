@@ -148,7 +148,7 @@ typedef struct {
     int32_t replicated;              /* 1: the directory belongs to a set, and the next four fields count */
     int32_t node_slot;               /* bit number of the directory in the ISR */
     int32_t leader_epoch;            /* the append requires that the page leads in this epoch */
-    int32_t all_in_sync;             /* acks=all: too few members of the decided ISR refuse the append */
+    int32_t all_in_sync;             /* acks=all: the least decided ISR, if the page requires no larger one; 0: the size does not matter */
     int32_t data_epoch;              /* of a follower's last batch that this process copied; -1 unknown */
     int64_t cuts;                    /* EL_WORD_CUTS when the descriptors were opened */
     int64_t lock_changed_ns;         /* in a set: change time of the lock file, whose path was compared after it; 0 none */

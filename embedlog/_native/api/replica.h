@@ -73,7 +73,7 @@ typedef struct {                     /* a leader with the followers to which it 
     el_writer **followers;
     int32_t count;
     int32_t epoch;                   /* of the leader */
-    int32_t all_in_sync;             /* 1: acks=all; 0: only the leader takes the run */
+    int32_t all_in_sync;             /* acks=all: as of el_writer; 0: only the leader takes the run */
     int32_t reserved;
     int64_t apart_until_ns;          /* a follower was slow: until then (boot clock) the caller copies */
 } el_together;

@@ -18,7 +18,8 @@ int32_t el_replica_accepts(const el_writer *writer, const el_tuple *tuple, const
         return replica->role == EL_ROLE_NONE ? EL_OK : EL_NOT_LEADER;
     if ((replica->role != EL_ROLE_LEADER || tuple->epoch != writer->leader_epoch) && !el_is_mutant(EL_ANY_EPOCH_LEADS))
         return EL_NOT_LEADER;
-    return writer->all_in_sync && bits_of(replica->decided_isr) < replica->min_in_sync ? EL_TOO_FEW : EL_OK;
+    int32_t needed = writer->all_in_sync > replica->min_in_sync ? writer->all_in_sync : replica->min_in_sync;
+    return writer->all_in_sync && bits_of(replica->decided_isr) < needed ? EL_TOO_FEW : EL_OK;
 }
 
 void el_raise_high_watermark(el_tuple *tuple, el_replica *replica, int64_t end) {

@@ -26,13 +26,13 @@ class DirectReplicas:
     """The present writers of a leader and its followers: a `DirectTarget` while they are the present ones."""
 
     def __init__(
-        self, leader: PartitionState, followers: Sequence[PartitionState], epoch: int, used: list[system.Writer]
+        self, leader: PartitionState, followers: Sequence[PartitionState], epoch: int, needed: int, used: list[system.Writer]
     ) -> None:
         """`used` has the writers, the leader's first."""
         self._leader, self.mutex = leader, leader.mutex
         self.followers = tuple((state, state.mutex, writer) for state, writer in zip(followers, used[1:], strict=True))
         slots = [state.context.node_slot for state in (leader, *followers)]
-        self.native = Together((slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch)
+        self.native = Together((slots[0], used[0]), list(zip(slots[1:], used[1:], strict=True)), epoch, needed)
 
     # The C core compares both. A getter in Python could run a signal's handler there, and its exception would be lost.
     writer = property(attrgetter("_leader.writer"))
@@ -47,8 +47,9 @@ class DirectReplicas:
 class Followers:
     """The followers of a leader in this process. Threads: any."""
 
-    def __init__(self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int) -> None:
-        self._leader, self._epoch = leader, epoch
+    def __init__(self, leader: AppendLock, followers: Sequence[AppendLock], epoch: int, needed: int) -> None:
+        """`needed`: the least ISR, if the page requires no larger one."""
+        self._leader, self._epoch, self.needed = leader, epoch, needed
         self._states = [lock.state for lock in followers]
         self._direct: DirectReplicas | None = None
         self.stale = False  # the leader's page must be read again: another ISR was found, or a follower is not prepared
@@ -68,7 +69,7 @@ class Followers:
         REQUIRES the mutex of the leader.
         """
         lock = self._leader
-        lock.writer.require(self._epoch, all_in_sync=True)
+        lock.writer.require(self._epoch, all_in_sync=self.needed)
         writer = lock.state.writer or lock.writer.native()
         arguments = (progress.run.buffer, progress.start, progress.table_left, deadline_ns, known)
         if isinstance(writer, InterposedWriter):
@@ -104,7 +105,7 @@ class Followers:
         found, present = self._direct, self._present()
         if found is None or present != _writers(found):
             used = [writer for writer in present if writer is not None]
-            found = self._direct = DirectReplicas(self._leader.state, self._states, self._epoch, used)
+            found = self._direct = DirectReplicas(self._leader.state, self._states, self._epoch, self.needed, used)
         return found.native
 
 

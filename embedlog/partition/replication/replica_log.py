@@ -95,16 +95,17 @@ class ReplicaLog:
 
     # ---- appends of this process -----------------------------------------------------------------
 
-    def require(self, epoch: int, *, all_in_sync: bool) -> None:
-        """Accept appends of this process only while the page leads in this epoch; with `all_in_sync` only if the decided ISR is
-        large enough. An append raises NotLeader or TooFew otherwise.
+    def require(self, epoch: int, *, all_in_sync: bool, needed: int = 1) -> None:
+        """Accept appends of this process only while the page leads in this epoch. An append raises NotLeader or TooFew otherwise.
+
+        With `all_in_sync`, the decided ISR must be large enough for the page, and have `needed` members.
         """
         with self._lock.mutex_until(self._state.deadline()):
-            self._lock.writer.require(epoch, all_in_sync)
+            self._lock.writer.require(epoch, needed if all_in_sync else 0)
 
-    def with_followers(self, followers: Sequence[ReplicaLog], epoch: int) -> Followers:
-        """The followers to which this process appends together with this leader."""
-        return Followers(self._lock, [each._lock for each in followers], epoch)
+    def with_followers(self, followers: Sequence[ReplicaLog], epoch: int, needed: int = 1) -> Followers:
+        """The followers to which this process appends together with this leader. `needed`: as of `require`."""
+        return Followers(self._lock, [each._lock for each in followers], epoch, needed)
 
     @staticmethod
     def check_leads(held: LockedPartition, epoch: int) -> None:

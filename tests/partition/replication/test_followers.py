@@ -211,6 +211,18 @@ def test_too_small_an_isr_refuses_the_run(tmp_path: Path) -> None:
         assert replicas.ends() == [1, 1, 1]
 
 
+def test_an_isr_that_is_too_small_for_this_process_refuses_the_run(tmp_path: Path) -> None:
+    """The page is that of all processes, and requires less."""
+    with a_set(tmp_path) as replicas:
+        replicas.prepare()
+        others = [each.replica for each in replicas.others]
+        needing = {needed: replicas.leader.replica.with_followers(others, EPOCH, needed) for needed in (3, 4)}
+        with pytest.raises(TooFew):
+            replicas.append(run_of(b"refused"), followers=needing[4])
+        assert replicas.ends() == [1, 1, 1]
+        assert replicas.append(run_of(b"second"), followers=needing[3]).committed == 2
+
+
 def test_a_leader_of_a_later_epoch_refuses_the_run(tmp_path: Path) -> None:
     with a_set(tmp_path) as replicas:
         replicas.prepare()

@@ -69,6 +69,12 @@ def test_an_append_needs_a_page_that_leads_in_the_required_epoch(tmp_path: Path)
         with pytest.raises(TooFew):
             one.append(run_of(b"too few"))
         assert one.published().log_end == 1
+        assert one.replica.lead(Decision(0, 3, 5, 1, 1))
+        one.replica.require(3, all_in_sync=True, needed=2)
+        with pytest.raises(TooFew):
+            one.append(run_of(b"too few for this process"))
+        one.replica.require(3, all_in_sync=False, needed=2)
+        assert one.append(run_of(b"acks=1")).base_offset == 1
         with one.exclusive() as held:
             one.replica.check_leads(held, 3)
         with pytest.raises(NotLeader), one.exclusive() as held:

@@ -90,7 +90,7 @@ def _first_alone(original: Any, replicas: Any, end: int, deadline_ns: int) -> An
     return original(replicas[:1], end, deadline_ns)
 
 
-@replaces("everything_survived", "embedlog.replica_set.partition_replicas:survived")
+@replaces("everything_survived", "embedlog.replica_set.replicated_partition:survived")
 def _taken_for_present(original: Any, progress: Any, leader: Any, epoch: int) -> None:
     return None
 
