@@ -108,7 +108,7 @@ class _Stuck(Exception):
 class Decision(Generic[V]):
     """The lock is held and the view is current: read, decide, and append at most a few times."""
 
-    def __init__(self, mirror: _Mirror[V], state: _ReplayState[V], deadline_ns: int) -> None:
+    def __init__(self, mirror: _Mirror[V], state: _ReplayState[V], now: Published, deadline_ns: int) -> None:
         self._mirror = mirror
         self.view = state.view
         self.partition = mirror.partition
@@ -116,6 +116,7 @@ class Decision(Generic[V]):
         self.writing = False
         self.end = state.position  # offset after the last appended record
         self.late = False
+        self.committed = not mirror.partition.replicated or now.high_watermark >= now.log_end  # what was there at the beginning
         self.pending = False  # whether something was appended that counts only after the lock was released
 
     def append(self, records: list[Record], *, notice: bool = False) -> None:
@@ -329,7 +330,7 @@ class InternalTopic(Generic[V]):
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
                     continue
-                decision = Decision(mirror, state, deadline_ns)
+                decision = Decision(mirror, state, held.now, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.errors import LeaderNotAvailableError
+from embedlog.partition.partition import Partition
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from tests.support.replica_moves import failing, opened, partition_of, values
 from tests.support.replica_partitions import a_set
@@ -58,6 +60,54 @@ def test_a_registration_is_committed_before_the_first_data(
 
 
 INTERNAL = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+def test_a_registration_that_was_not_committed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offsets: bool
+) -> None:
+    """The first attempt ended before the commit. The next one finds the registration, and must not write at once."""
+    group, place = embedlog.GroupMetadata("g"), embedlog.TopicPartition("t", 0)
+    with opened(tmp_path, **INTERNAL) as log:
+        log.create_topic("t", replication_factor=3)
+        appended, failures = list[tuple[int, int]](), list[int]()
+        append, committed = Partition.append, ReplicatedPartition._committed
+        append_held = ReplicatedPartition.append_held
+
+        def ends() -> None:
+            bounds = log._engine.partition("__transaction_state", 0).bounds()
+            appended.append((bounds.high_watermark, bounds.log_end))
+
+        def watched(self: Partition, *arguments: Any, **options: Any) -> Any:
+            if self.topic == "t":
+                ends()
+            return append(self, *arguments, **options)
+
+        def watched_offsets(self: ReplicatedPartition, batch: bytes, stamp: Any = None) -> Any:
+            if stamp is not None:
+                ends()
+            return append_held(self, batch, stamp)
+
+        def failing_once(self: ReplicatedPartition, *arguments: Any) -> None:
+            if self.topic == "__transaction_state" and not failures:
+                failures.append(1)
+                raise LeaderNotAvailableError("not committed before the deadline")
+            committed(self, *arguments)
+
+        with log.producer(transactional_id="x", linger_ms=0) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            monkeypatch.setattr(Partition, "append", watched)
+            monkeypatch.setattr(ReplicatedPartition, "append_held", watched_offsets)
+            monkeypatch.setattr(ReplicatedPartition, "_committed", failing_once)
+            if offsets:
+                producer.send_offsets_to_transaction({place: 0}, group)
+            else:
+                producer.send("t", b"v").result(20)
+            producer.commit_transaction()
+        assert failures
+        assert appended
+        assert all(high_watermark == log_end for high_watermark, log_end in appended), appended
 
 
 def leader_of(log: embedlog.Log, topic: str) -> int:

@@ -244,18 +244,21 @@ class Owner:
         with Until(deadline_ns):
             partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
+        committed = False
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 problem = self._register(decision, stamp, (where,))
-                if problem is None and not decision.pending:
+                committed = not decision.pending and (committed or decision.committed)
+                if problem is None and committed:
                     done = _unless_locked(write, deadline_ns)
                 elif problem is not None and not isinstance(problem, Concurrent):
                     raise problem
             if isinstance(problem, Concurrent):
                 self._all.finish_before(problem, deadline_ns)
-            elif done is None and not decision.pending:
+            elif done is None and committed:
                 with partition.exclusive(deadline_ns):
                     pass  # the partition was locked: wait here, without a lock that others need
+            committed = True  # the end of `deciding` has waited for the commit of the registration
         return done
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
@@ -300,18 +303,22 @@ class Owner:
         commit, until = self._all.host.groups.prepare(offsets, group), self._all.deadline(deadline_ns)
         if commit is None:
             return
-        where, done = (commit.topic, commit.number), False
+        where, done, committed = (commit.topic, commit.number), False, False
         while not done:
             commit.check()
             if where in self._opened:
                 done = commit.append(self.stamp, until)
             else:
-                done = self._all.topic.repeated(partial(self._open_with, commit, where, until), until)
+                done = self._all.topic.repeated(partial(self._open_with, commit, where, committed, until), until)
+                committed = True  # the end of `deciding` has waited for the commit of the registration
         self._opened[where] = _Written(commit.partition.topic_id, commit.end)
         commit_succeeded(self._all.host.interposer, group.group_id)
 
-    def _open_with(self, commit: OffsetCommit, where: TopicPartition, deadline_ns: int) -> bool:
-        """Register and append under both locks; False if a wait or a read is needed without them first."""
+    def _open_with(self, commit: OffsetCommit, where: TopicPartition, committed: bool, deadline_ns: int) -> bool:
+        """Register and append under both locks; False if a wait or a read is needed without them first.
+
+        `committed`: a registration that is found is known to be committed.
+        """
         stamp, self._registration_tried = self.stamp, True
         try:
             with self._deciding(deadline_ns) as decision:
@@ -319,11 +326,12 @@ class Owner:
                 if problem is not None:
                     raise problem
                 append = partial(commit.append, stamp._replace(opens=True))
-                done = None if decision.pending else _unless_locked(append, deadline_ns)
+                committed = not decision.pending and (committed or decision.committed)
+                done = _unless_locked(append, deadline_ns) if committed else None
         except Concurrent as problem:
             self._all.finish_before(problem, deadline_ns)
             return False
-        if done is None and not decision.pending:
+        if done is None and committed:
             commit.wait(deadline_ns)
         return bool(done)
 
