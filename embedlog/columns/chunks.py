@@ -7,6 +7,8 @@ CHUNK-4  a run is one batch whose records are made when they are taken. It exist
 CHUNK-5  the read-ahead divides data that is not compressed by the index: each thread reads and decodes ranges of its own.
     Compressed data is read by one thread, and decoded by all
 CHUNK-6  few offsets are read like those of a consumer: one verified batch, of which only the wanted records are made
+CHUNK-7  a window ends at its end offset, which was an end of the log once. If the log ends below that, a replica that shows more
+    is waited for, and records that are lost are an error
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from embedlog._native._rows import RecordRun, record_run
 from embedlog.columns.few_records import decoded_of
 from embedlog.columns.readahead import read_ahead
-from embedlog.errors import CorruptRecordError, in_file
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, in_file
 from embedlog.format import record_batch
 from embedlog.format.buffer_pool import SharedBytes, shared_pool
 from embedlog.format.compression import LimitExceeded
 from embedlog.format.decoder import GROUP_BYTES, plain_section
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
-from embedlog.format.visibility import READ_COMMITTED, seen
+from embedlog.format.visibility import READ_COMMITTED, end_offset, seen
 
 if TYPE_CHECKING:
     from embedlog.partition.api import ReadableLog
@@ -235,10 +237,12 @@ class Source:
             if not self._waiting:
                 return None
             number, partition, window = self._waiting[-1]
-            if self._position >= window.end_offset or not self._take(number, partition, window, divides):
-                self._waiting.pop()  # the window ends here, or compaction removed the rest
-                if self._waiting:
-                    self._position = self._waiting[-1][2].start_offset
+            if self._position < window.end_offset:
+                self._take(number, partition, window, divides)
+                continue
+            self._waiting.pop()
+            if self._waiting:
+                self._position = self._waiting[-1][2].start_offset
         return self._pieces.popleft()
 
     def few(self) -> bool:
@@ -287,14 +291,15 @@ class Source:
             return True
         return bool(self._waiting) and self._position < self._waiting[-1][2].end_offset
 
-    def _take(self, number: int, partition: Any, window: Window, divides: bool) -> bool:
-        """Reads the next bytes, or divides the next ones; False at the end."""
+    def _take(self, number: int, partition: Any, window: Window, divides: bool) -> None:
+        """Reads the next bytes, or divides the next ones. REQUIRES: the position is below the end of the window."""
         if divides and self._plain and window.start_ms == OFFSET_MIN and window.end_ms == OFFSET_MAX:
-            return self._divide(number, partition, window)
+            self._divide(number, partition, window)
+            return
         useful = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
         if useful > self._position:
             self._position = useful
-            return True
+            return
         few = window.end_offset - self._position <= FEW_OFFSETS
         max_bytes = SHORT_BYTES if few else self._max_bytes
         fetched = partition.fetch(
@@ -304,18 +309,28 @@ class Source:
         self._plain = is_plain(fetched.batches)
         data = SharedBytes(fetched.data)
         self._pieces.extend(Piece(number, window, fetched, data.view(), part, len(parts) == 1) for part in parts)
-        moved: bool = fetched.next_offset > self._position
+        if fetched.next_offset <= self._position:
+            self._check_end(number, partition, window.end_offset)
         self._position = fetched.next_offset
-        return moved
 
-    def _divide(self, number: int, partition: Any, window: Window) -> bool:
-        """Divide the next bytes into ranges; False at the end."""
+    def _check_end(self, number: int, partition: Any, end: int) -> None:
+        """After a fetch that found the end of the log: raises OffsetOutOfRangeError if the log ends below `end` (CHUNK-7).
+
+        Records that compaction removed leave the end as it is: a fetch passes them.
+        """
+        shown = end_offset(partition.awaited_bounds(end, self._isolation), self._isolation)
+        if shown < end:
+            problem = f"{partition.topic}-{number} ends before the last record of this scan: records were lost after its creation"
+            raise OffsetOutOfRangeError(problem, topic=partition.topic, partition=number, expected=f"offset {end}", found=shown)
+
+    def _divide(self, number: int, partition: Any, window: Window) -> None:
+        """Divide the next bytes into ranges."""
         points = partition.split_points(self._position, window.end_offset, self._max_bytes, RANGES_AT_ONCE)
+        self._plain = bool(points)  # without any, the next bytes are read
         for point in points:
             part = window._replace(start_offset=self._position, end_offset=point.offset)
             self._pieces.append(Range(number, partition, part, point.size_bytes))
             self._position = point.offset
-        return bool(points)
 
     def decode(self, piece: Piece | Range) -> Decodings:
         """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""
@@ -338,8 +353,10 @@ class Source:
         found = self._decode(Piece(number, window, fetched, fetched.data, first, len(parts) == 1), alone_bytes)
         left = found.rest.batches if isinstance(found.rest, Piece) else parts[1] if len(parts) > 1 else None
         following = fetched.next_offset if left is None else int(left["base_offset"][0])
-        if following >= window.end_offset or (left is None and following <= window.start_offset):
-            return found._replace(rest=None)  # the range ends here, or compaction removed the rest
+        if following >= window.end_offset:
+            return found._replace(rest=None)  # also if compaction removed the rest
+        if left is None and following <= window.start_offset:
+            self._check_end(number, partition, window.end_offset)
         start = max(window.start_offset, following)
         return found._replace(rest=piece._replace(window=window._replace(start_offset=start)))
 

@@ -3,7 +3,8 @@
 SCAN-1  the bounds are fixed when the scan is created: records that are appended later are not part of it
 SCAN-2  each iteration begins at the start and is lazy: data is read on demand, and memory is bounded
 SCAN-3  bounds are filters: offsets outside of the log are ignored; records that retention deletes after the scan was created
-    are an error. So is a topic that was deleted and created again: it has the name, but another id
+    are an error. So are records that are lost or cannot be reached then. A topic that was deleted and created again is an error,
+    too: it has the name, but another id
 SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself through the C
     stream interface
 SCAN-5  the progress of a reading is counted in offsets, after each chunk: the number of records is not known before the end
@@ -59,6 +60,9 @@ class Scan:
 
     `for record in scan.records()` reads records. The scan itself is data for Arrow: `for batch in scan` gives pyarrow
     RecordBatches.
+
+    A reading returns all records up to the fixed end, or raises. OffsetOutOfRangeError: some were deleted or lost meanwhile.
+    LeaderNotAvailableError: no replica of a set shows them within `lock.timeout.ms`.
 
     **Threads:** many threads may read a Scan; each iterator or stream belongs to one at a time.
 

@@ -149,6 +149,9 @@ class Partition:
         """The present offsets, from one read of the control page."""
         return self._state.bounds()
 
+    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+        return self.bounds()  # without replicas there is nothing to wait for
+
     @property
     def durable_offset(self) -> int:
         """Records below it are on stable storage, as far as the kernel reported."""
@@ -325,8 +328,7 @@ class Partition:
     ) -> Fetched:
         """Whole checked batches from that of `offset`; none at the end. Raises OffsetOutOfRangeError, CorruptRecordError."""
         self._context.check_open()
-        committed = isolation == "read_committed"
-        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
+        found = self._reader.fetch(offset, max_bytes=max_bytes, committed=isolation == "read_committed", upto=upto, pool=pool)
         self._state.traffic.read(len(found.data))
         return found
 

@@ -157,6 +157,10 @@ class Leaders(PartitionDirectories):
         decided = self._decisions.hint().partitions.get(self._place)
         return decided is None or decided.leader_epoch > leader.epoch
 
+    def decided_epoch(self) -> int:
+        """The leader epoch of the newest decision. Raises UnknownTopicOrPartitionError."""
+        return self.decided(self._decisions.hint()).leader_epoch
+
     def begin(self, deadline_ns: int) -> None:
         """Give the replicas of a new partition their roles. A failure is left to its first user."""
         with suppress(EmbedlogError):

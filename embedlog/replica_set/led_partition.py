@@ -8,6 +8,8 @@ LEDPARTITION-4  the page of the leader shows its epoch also after a call that re
     may have been cut, or made from files of another time
 LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version of the decisions. The page of a
     leader in a removed directory is never written again
+LEDPARTITION-6  a process that changes nothing may read a follower, whose high watermark is late: that it ends there does not show
+    that the log does. Only a leader that has committed the start of its epoch shows that
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog._native import replication, system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+from embedlog.format.visibility import end_offset
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.storage.call_deadline import Until, bounded
 
@@ -195,6 +198,35 @@ class LedPartition:
     def bounds(self) -> Bounds:
         """The present offsets, from one read of the leader's page."""
         return self._at_leader(lambda partition: partition.bounds())
+
+    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+        """The present offsets, after a wait until the deadline for a replica with the records below `end` (LEDPARTITION-6).
+
+        Raises LeaderNotAvailableError.
+        """
+        until = self.deadline()
+        while True:
+            version = self._replicas.version()
+            final, bounds, page = self._at_leader(
+                lambda partition: (self._is_final(partition), partition.bounds(), partition.mapped_page)
+            )
+            shown = end_offset(bounds, isolation)
+            if final or shown >= end:
+                return bounds
+            if system.boot_ns() >= until:
+                text = f"no replica of {self._replicas.name} in sync shows all records below {end} before the deadline"
+                raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown)
+            self._leader = None  # another replica may show more
+            self._replicas.wait(version, until, [] if page is None else [(page, end - 1)])
+
+    def _is_final(self, partition: Partition) -> bool:
+        """Whether the high watermark of a replica is that of the log: records above it that were committed are lost."""
+        now, replica = partition.replica.published()
+        return (
+            replica.role == replication.ROLE_LEADER
+            and now.high_watermark >= replica.epoch_start
+            and now.epoch >= max(self._lowest, self._replicas.decided_epoch())
+        )
 
     @property
     def path(self) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -84,9 +85,11 @@ class PartitionDirectories:
         """A number that changes with each decision."""
         return self._directories.version()
 
-    def wait(self, version: int, deadline_ns: int) -> None:
-        """Sleep until the next decision after a version, at most until the deadline, or for CHECK_NS."""
-        self._directories.wait(version, min(deadline_ns, system.boot_ns() + CHECK_NS))
+    def wait(self, version: int, deadline_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> None:
+        """Sleep until the next decision after a version or a committed record at a tail, at most until the deadline, or for
+        CHECK_NS.
+        """
+        self._directories.wait(version, min(deadline_ns, system.boot_ns() + CHECK_NS), tails)
 
     @property
     def read_only(self) -> bool:

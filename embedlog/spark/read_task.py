@@ -1,7 +1,7 @@
 """Reads the pieces of a task as record batches, on any machine: opens the directory read-only.
 
 SPARKREADTASK-1  a task returns exactly the planned rows or raises. Reasons are another topic of the same name, offsets deleted by
-    retention, and a directory that is not visible here
+    retention, and a directory that is not visible here. So is a set whose present replicas do not show all planned rows
 SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and the file if one is the cause
 SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are frozen for the garbage collector
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
-from embedlog.errors import LeaderNotAvailableError
+from embedlog.errors import LeaderNotAvailableError, OffsetOutOfRangeError
 from tests.support.replica_moves import opened, values
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
@@ -81,3 +84,74 @@ def test_a_close_commits_what_only_the_leader_has(tmp_path: Path, acks: int) -> 
     for path in paths:
         with embedlog.open(path, read_only=True) as copy:
             assert values(copy) == [b"v"]
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Iterator[embedlog.Log]:
+    """A set with a leader, a follower that knows the high watermark late, and a directory without replicas."""
+    settings = {"housekeeping": False, "lock.timeout.ms": 1000, "auto.leader.rebalance.enable": False}
+    paths = [tmp_path / "d1", tmp_path / "d2"]
+    with embedlog.open(paths, config=settings) as log:
+        log.add_directory(tmp_path / "d3", replicas=False)
+        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": "2"})
+        with log.producer() as producer:
+            for number in range(5):
+                producer.send("t", b"%d" % number).result(20)
+        assert [copy.high_watermark for copy in log.replicas("t").partitions[0].copies] == [5, 4]
+        yield log
+
+
+def reading(root: Path, **settings: Any) -> embedlog.Log:
+    paths = [root / f"d{node}" for node in (1, 2, 3)]
+    return embedlog.open(paths, read_only=True, config={"lock.timeout.ms": 1000, **settings})
+
+
+WANTED = [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("rack", [None, "r"])
+def test_a_scan_of_a_read_only_log_does_not_end_early(late: embedlog.Log, tmp_path: Path, rack: str | None) -> None:
+    """LEDPARTITION-6, CHUNK-7: the new leader commits nothing alone, and the reader has no more than the follower."""
+    with reading(tmp_path) as reader:
+        scan = reader.scan("t", client_rack=rack)
+        (tmp_path / "d1").rename(tmp_path / "away")
+        late.housekeep()
+        assert late.replicas("t").partitions[0].leader == 2
+        with pytest.raises(LeaderNotAvailableError, match="all records below 5"):
+            list(scan.records())
+        assert scan.bounds == {0: (0, 5)}
+        late.alter_topic("t", min_insync_replicas=1)
+        late.housekeep()
+        assert [record.value for record in scan.records()] == WANTED
+
+
+def test_a_scan_whose_records_an_unclean_election_lost_is_an_error(late: embedlog.Log, tmp_path: Path) -> None:
+    with reading(tmp_path) as reader:
+        scan, own = reader.scan("t"), late.scan("t")
+        (tmp_path / "d2").rename(tmp_path / "away")
+        late.alter_topic("t", min_insync_replicas=1)
+        with late.producer() as producer:
+            producer.send("t", b"5").result(20)
+        longer, longest = reader.scan("t"), late.scan("t")
+        assert longest.bounds == longer.bounds == {0: (0, 6)}
+        (tmp_path / "d1").rename(tmp_path / "gone")
+        (tmp_path / "away").rename(tmp_path / "d2")
+        late.housekeep()
+        assert late.elect("t", 0, unclean=True, node=2)
+        late.housekeep()
+        assert [record.value for record in own.records()] == [record.value for record in scan.records()] == WANTED
+        for each in (longer, longest):
+            with pytest.raises(OffsetOutOfRangeError, match="t-0 ends before the last record of this scan"):
+                list(each.records())
+
+
+def test_a_scan_of_a_read_only_log_waits_for_the_next_leader(late: embedlog.Log, tmp_path: Path) -> None:
+    with reading(tmp_path, **{"lock.timeout.ms": 60_000}) as reader:
+        scan, found = reader.scan("t"), list[bytes]()
+        (tmp_path / "d1").rename(tmp_path / "away")
+        thread = threading.Thread(target=lambda: found.extend(record.value for record in scan.records()))
+        thread.start()
+        late.alter_topic("t", min_insync_replicas=1)
+        late.housekeep()  # elects the follower, which commits
+        thread.join(60)
+        assert found == WANTED

@@ -51,6 +51,45 @@ def test_tasks_read_all_directories(paths: list[str], tmp_path: Path) -> None:
     assert values(json.dumps(paths)) == WANTED
 
 
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("before", [False, True], ids=["after the begin of the task", "before it"])
+def test_a_task_skips_no_record_that_a_follower_shows_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool, before: bool
+) -> None:
+    """SPARKREADTASK-1: the leader is lost, and the next one commits nothing alone."""
+    pa = pytest.importorskip("pyarrow")
+    from embedlog.spark import read_task
+
+    found, quiet = [str(tmp_path / f"d{node}") for node in (1, 2, 3)], {"housekeeping": False, "lock.timeout.ms": 1000}
+    with embedlog.open(found[:2], config=quiet) as log:
+        log.add_directory(found[2], replicas=False)
+        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": "2"})
+        with log.producer() as producer:
+            for value in WANTED:
+                producer.send("t", value).result(20)
+        options = {"path": json.dumps(found), "subscribe": "t", "columns": "value", "failOnDataLoss": str(not lenient)}
+        (task,) = plan(parse(options, stream=False))
+        assert [(piece.start, piece.end) for piece in task.pieces] == [(0, 100)]
+
+        def lose() -> None:
+            Path(found[0]).rename(tmp_path / "away")
+            log.housekeep()
+
+        original = read_task._Reading._of
+
+        def of(self: Any, scan: embedlog.Scan) -> Iterator[Any]:
+            if not before:
+                lose()
+            return original(self, scan)
+
+        monkeypatch.setattr(read_task._Reading, "_of", of)
+        monkeypatch.setattr(read_task, "_opened", lambda directory: embedlog.open(directory, read_only=True, config=quiet))
+        if before:
+            lose()
+        with pytest.raises((embedlog.LeaderNotAvailableError, embedlog.OffsetOutOfRangeError), match="topic t, partition 0"):
+            list(read_task.read(task, pa.schema([("value", pa.binary())])))
+
+
 @pytest.mark.parametrize("text", ["[", "[]", "[1]", '[{"a": 1}]', '["a", 1]'])
 def test_other_lists_are_refused(text: str) -> None:
     with pytest.raises(embedlog.ConfigError, match="path"):

@@ -105,6 +105,14 @@ class FakePartition:
         stable = min(self._open.values(), default=self.log_end)
         return Bounds(self.log_start, self.log_end, self.log_end, stable, self.epochs[-1][0])
 
+    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+        return self.bounds()
+
+    def lose(self, end: int) -> None:
+        """As a repair that cuts the log: the batches from an offset on are lost."""
+        self.stored = [each for each in self.stored if each.base < end]
+        self.log_end = end
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         return EpochCache(self.epochs).end_offset(epoch, self.log_end)
 

@@ -79,6 +79,12 @@ class ReadableLog(WatchedLog, Protocol):
     ) -> Fetched:
         """With `max_bytes` 0 only the batch that holds `offset`, if it can be read alone."""
 
+    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+        """The offsets, after a wait for the records below `end` that an earlier call has shown. If they are lost, it ends below.
+
+        Raises LeaderNotAvailableError.
+        """
+
     def point(self, offset: int, committed: bool, /) -> PointRead | None:
         """The records of the batch that holds `offset`; None if `fetch` must find out why they cannot be read alone."""
 
