@@ -82,7 +82,8 @@ class AppendProgress:
         self.times_ms: list[int] = []
         self.committed = 0  # offsets below it were committed by the appends themselves, in a set
         self.waiting = False  # in a set, with acks=all: only what is below `committed` is acknowledged
-        self.epoch = -1  # in a set: of the leader that has the pieces
+        self.epoch = -1  # in a set: of the leader that appends the next piece
+        self.epochs: list[int] = []  # in which each piece was appended
 
     @property
     def complete(self) -> bool:
@@ -106,6 +107,7 @@ class AppendProgress:
     def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
         self.pieces.append((base_offset, next_offset))
         self.times_ms.append(time_ms)
+        self.epochs.append(self.epoch)
         self.start += size
 
 

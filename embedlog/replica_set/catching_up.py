@@ -56,7 +56,8 @@ class CatchUp:
             while not ending() and (last < 0 or until_ns is None or system.boot_ns() < until_ns) and throttle.claim():
                 end, before = leader.partition.published().log_end, follower.size_bytes()
                 try:
-                    at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True), at
+                    complete = node in decided.elr
+                    at, last = copy(leader, follower, min(at + 1, end), self._deadline(), compared=True, complete=complete), at
                 finally:
                     throttle.pay(max(0, follower.size_bytes() - before))
                 if at >= end or at == last:

@@ -11,6 +11,8 @@ COPYING-6  the page of the leader is read after each chunk. It must still lead i
 COPYING-7  a log start can be inside a batch. A follower begins at the first offset of that batch, and takes the log start later.
     One that ends inside a batch of its leader begins again. Each chunk moves the log end, or the copy fails
 COPYING-8  a follower whose page was removed, or whose log is being cut, does not count for a commit. Its append lock shows why
+COPYING-9  a follower takes the leader's log start also without a record. Its high watermark, which it learns one copy late, rises
+    to that start first: a log start is never above it (REPLICA-20)
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import replication
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.partition.replication.replica_log import Fenced, lacks_deleted
+from embedlog.partition.replication.deleted_records import Source, lacks_deleted, source_of
+from embedlog.partition.replication.replica_log import Fenced
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,13 +59,21 @@ def check_copied(followers: Iterable[ReplicaLog], deadline_ns: int) -> None:
 
 
 def copy(
-    leader: Leader, follower: Partition, end: int, deadline_ns: int, *, compared: bool = False, step: Step | None = None
+    leader: Leader,
+    follower: Partition,
+    end: int,
+    deadline_ns: int,
+    *,
+    compared: bool = False,
+    complete: bool = False,
+    step: Step | None = None,
 ) -> int:
     """Copy the leader's log up to `end` at least; the follower's log end. Raises Fenced, NotLeader, and errors of both
     directories.
 
-    `compared`: the follower is outside the ISR, and its bytes are compared before it follows (COPYING-4). `step` is called with
-    the follower's log end before each chunk and after the last one; the copy ends if it returns False.
+    `compared`: the follower is outside the ISR, and its bytes are compared before it follows (COPYING-4). `complete`: it is in
+    the ELR. `step` is called with the follower's log end before each chunk and after the last one. The copy ends if it returns
+    False.
     """
     now, replica = follower.replica.published()
     if now.epoch > leader.epoch:
@@ -73,40 +84,59 @@ def copy(
         if compared and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
             limit = _equal_end(leader.partition, follower)
         at = follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
-    source = leader.shown()
+    work = _Copying(leader, follower, deadline_ns, complete)
+    source = work.source().now
     if at < end:
-        at, source = _copied(leader, follower, (at, end), source, deadline_ns, step)
+        at, source = work.copied(at, end, step)
     if source.log_start > now.log_start and source.log_start > (own := follower.published()).log_start:
+        if own.high_watermark < source.log_start <= own.log_end:  # COPYING-9
+            follower.replica.learn(leader.epoch, source.log_start, deadline_ns)
+            own = follower.published()
         follower.delete_records(min(source.log_start, own.high_watermark))
     return at
 
 
-def _copied(
-    leader: Leader, follower: Partition, span: tuple[int, int], source: Published, deadline_ns: int, step: Step | None
-) -> tuple[int, Published]:
-    """Copy the span, which begins at the follower's log end: its new one, and what the leader showed last.
+class _Copying(NamedTuple):
+    """The copy of one log."""
 
-    A chunk counts only if nothing was deleted from it since it was read (COPYING-6).
-    """
-    at, end = span
-    with _reading(leader.partition, much=_is_much(leader, source, at)) as read:
-        while at < end and (step is None or step(at)):
-            own = follower.published()
-            fetched = None if _lacks(leader, own, source) else _read(read, leader, max(at, source.log_start))
-            source = leader.shown()
-            inside = at if fetched is not None and len(fetched.batches) and int(fetched.batches["base_offset"][0]) < at else -1
-            if fetched is None or inside >= 0 or _lacks(leader, own, source):
-                at = follower.replica.begin_again(source, leader.epoch, _begin_of(leader, source), deadline_ns, inside=inside)
-                continue
-            if not len(fetched.batches):
-                break
-            fetched.offset, before = at, at
-            at = follower.replica.take(fetched, leader.epoch, source.high_watermark, deadline_ns, source.log_start)
-            if at == before:
-                raise StorageError("the batches of the leader do not continue the log", path=follower.path, found=at)
-    if step is not None:
-        step(at)
-    return at, source
+    leader: Leader
+    follower: Partition
+    deadline_ns: int
+    complete: bool  # the follower was in the ELR
+
+    def source(self) -> Source:
+        """What the leader shows now. Raises NotLeader."""
+        now, replica = self.leader.page()
+        member = bool(replica.maximal_isr >> self.follower.replica.slot & 1)
+        return source_of(now, replica, complete=member or self.complete)
+
+    def copied(self, at: int, end: int, step: Step | None) -> tuple[int, Published]:
+        """Copy from the follower's log end on: its new one, and what the leader showed last.
+
+        A chunk counts only if nothing was deleted from it since it was read (COPYING-6).
+        """
+        leader, follower, source = self.leader, self.follower, self.source()
+        with _reading(leader.partition, much=_is_much(leader, source.now, at)) as read:
+            while at < end and (step is None or step(at)):
+                own = follower.published()
+                fetched = None if _lacks(leader, own, source) else _read(read, leader, max(at, source.now.log_start))
+                source = self.source()
+                inside = (
+                    at if fetched is not None and len(fetched.batches) and int(fetched.batches["base_offset"][0]) < at else -1
+                )
+                if fetched is None or inside >= 0 or _lacks(leader, own, source):
+                    begin = _begin_of(leader, source.now)
+                    at = follower.replica.begin_again(source, leader.epoch, begin, self.deadline_ns, inside=inside)
+                    continue
+                if not len(fetched.batches):
+                    break
+                fetched.offset, before, now = at, at, source.now
+                at = follower.replica.take(fetched, leader.epoch, now.high_watermark, self.deadline_ns, now.log_start)
+                if at == before:
+                    raise StorageError("the batches of the leader do not continue the log", path=follower.path, found=at)
+        if step is not None:
+            step(at)
+        return at, source.now
 
 
 def _is_much(leader: Leader, source: Published, at: int) -> bool:
@@ -116,9 +146,10 @@ def _is_much(leader: Leader, source: Published, at: int) -> bool:
     return source.segment_size > LARGE_CHUNK_BYTES and leader.partition.replica.bytes_from(at) > LARGE_CHUNK_BYTES
 
 
-def _lacks(leader: Leader, now: Published, source: Published) -> bool:
+def _lacks(leader: Leader, now: Published, source: Source) -> bool:
     """Whether the follower must begin again: also at the begin of a batch with the leader's log start it need not (COPYING-7)."""
-    if now.log_end < source.log_start and now.purged_to >= source.purged_to and now.log_end == _begin_of(leader, source):
+    theirs = source.now
+    if now.log_end < theirs.log_start and now.purged_to >= theirs.purged_to and now.log_end == _begin_of(leader, theirs):
         return False
     return lacks_deleted(now, source)
 

@@ -43,6 +43,7 @@ from embedlog.replication.records import Partition as Decided
 from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
+    from embedlog._native.replication import Replica
     from embedlog._native.system import Published
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Staging
@@ -64,14 +65,18 @@ class Leader(NamedTuple):
     epoch: int
 
     def shown(self) -> Published:
-        """The tuple of its page. Raises NotLeader unless the page leads in this epoch now.
+        """The tuple of its page. Raises NotLeader unless the page leads in this epoch now."""
+        return self.page()[0]
+
+    def page(self) -> tuple[Published, Replica]:
+        """What its page shows. Raises NotLeader unless it leads in this epoch now.
 
         A page that was made again from files may show another log start, and records that are not committed.
         """
         now, replica = self.partition.replica.published()
         if replica.role != replication.ROLE_LEADER or now.epoch != self.epoch:
             raise NotLeader
-        return now
+        return now, replica
 
 
 def slot_of(state: State, node: int) -> int | None:

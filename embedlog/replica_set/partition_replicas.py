@@ -426,7 +426,8 @@ class PartitionReplicas(Leaders):
             follower = self._partition(member)
             if self.rise_to(follower, leader.epoch, deadline_ns):
                 raise LeaderChanged
-            copy(leader, follower, leader.partition.published().log_end, deadline_ns, compared=True)
+            end, complete = leader.partition.published().log_end, node in self.decided(self._decisions.hint()).elr
+            copy(leader, follower, end, deadline_ns, compared=True, complete=complete)
             state = self._decisions.hint()
             decided, slot, replica = self.decided(state), slot_of(state, node), leader.partition.replica
             if node in decided.isr:  # another process was faster

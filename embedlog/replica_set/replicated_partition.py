@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError, OffsetOutOfRangeError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
@@ -131,8 +131,8 @@ class ReplicatedPartition(LedPartition):
         while True:
             leader = self._led(until, show=not all_in_sync)
             try:
-                if progress.pieces and progress.epoch != leader.epoch:
-                    survived(progress, leader, progress.epoch)
+                if progress.pieces and progress.epochs[-1] != leader.epoch:
+                    survived(progress, leader)
                 progress.epoch = epoch = leader.epoch
                 durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
@@ -197,11 +197,23 @@ class ReplicatedPartition(LedPartition):
             end = held.state.read_page().log_end
         try:
             self._committed(leader, end, until, written=end > start)
-        except LeaderChanged as changed:
+        except LeaderChanged:
+            self._commit_elsewhere(leader.epoch, end, until, written=end > start)
+
+    def _commit_elsewhere(self, epoch: int, end: int, until: int, *, written: bool) -> None:
+        """As `_committed`, at the next leaders, while each of them has what was written in `epoch`.
+
+        Raises LeaderNotAvailableError if one does not have it.
+        """
+        while True:
             self._leader = None
-            if not committed_in(self._led(until), leader.epoch, end - 1):
-                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit") from changed
-            self._commit_in_time(end, until, written=end > start)
+            leader = self._led(until)
+            if not committed_in(leader, epoch, end - 1):
+                raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit")
+            try:
+                return self._committed(leader, end, until, written=written)
+            except LeaderChanged:
+                self._check_deadline(until)
 
     def _committed(self, leader: Leader, end: int, until: int, *, written: bool) -> None:
         """Wait for the commit, also while the ISR is too small: the records are in the leader's log, and must not be repeated.
@@ -249,15 +261,6 @@ class ReplicatedPartition(LedPartition):
                 return True
             self._check_deadline(until)
         return False
-
-    def _commit_in_time(self, end: int, until: int, *, written: bool) -> None:
-        """As `_committed`, at whatever replica leads."""
-        while True:
-            try:
-                return self._committed(self._led(until), end, until, written=written)
-            except LeaderChanged:
-                self._leader = None
-            self._check_deadline(until)
 
     def _enter(self, stack: contextlib.ExitStack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader changes."""
@@ -330,11 +333,18 @@ class ReplicatedPartition(LedPartition):
         """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICA-20)."""
         start, until = self._at_leader(lambda partition: partition.delete_records(offset)), self.deadline()
         while True:
+            leader = self._led(until)
             try:
-                self._replicas.raise_start(self._led(until), start, until)
+                if leader.partition.published().log_start < start:  # it leads since
+                    leader.partition.delete_records(start)
+                self._replicas.raise_start(leader, start, until)
                 return start
             except LeaderChanged:
                 self._leader = None
+            except OffsetOutOfRangeError:  # it has not committed the start of its epoch
+                self._commit(start, until)
+            except EmbedlogError as problem:
+                self._failed(problem, until)
             self._check_deadline(until)
 
     # ---- reading ---------------------------------------------------------------------------------
@@ -371,17 +381,16 @@ def committed_in(leader: Leader, epoch: int, offset: int) -> bool:
     return known == epoch and offset < end
 
 
-def survived(progress: AppendProgress, leader: Leader, epoch: int) -> None:
-    """Reduce the progress of an append in `epoch` to its first batches that are in this leader's log."""
-    known, end = leader.partition.epoch_end(epoch)
-    pieces, times_ms = progress.pieces, progress.times_ms
+def survived(progress: AppendProgress, leader: Leader) -> None:
+    """Reduce the progress of an append to its first batches that are in this leader's log, by the epoch of each."""
+    pieces, times_ms, epochs = progress.pieces, progress.times_ms, progress.epochs
     rows = iter(progress.run.batches)
-    progress.start, progress.pieces, progress.times_ms = 0, [], []
-    for (base, following), time_ms in zip(pieces, times_ms, strict=True):
+    progress.start, progress.pieces, progress.times_ms, progress.epochs = 0, [], [], []
+    for (base, following), time_ms, progress.epoch in zip(pieces, times_ms, epochs, strict=True):
         while base < following:
             row = next(rows)
             after = base + int(row["last_offset_delta"]) + 1
-            if known != epoch or after > end:
+            if not committed_in(leader, progress.epoch, after - 1):
                 return
             progress.take(base, after, int(row["size"]), time_ms)
             base = after

@@ -13,10 +13,14 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
+from embedlog._native.replication import Replica
+from embedlog._native.system import Published
 from embedlog.format import record_batch
 from embedlog.format.record_batch import EncodedRun
 from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.partition import Partition
+from embedlog.partition.replication.deleted_records import lacks_deleted, source_of
+from embedlog.partition.replication.locked_replica import LockedReplica
 from embedlog.partition.replication.replica_log import Decision, NotLeader
 from embedlog.replica_set import copying
 from embedlog.replica_set.copying import copy
@@ -301,3 +305,78 @@ def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(tmp_path
         for root in paths(tmp_path):
             found = checkpoints.read_offsets(Path(root) / file_names.LOG_STARTS)
             assert found["t", 0] == 2
+
+
+def test_a_follower_with_all_records_takes_the_log_start_although_it_knows_no_high_watermark(tmp_path: Path) -> None:
+    """It learns the high watermark one copy late, and nothing is left to be copied (COPYING-9)."""
+    with embedlog.open(paths(tmp_path), config=QUIET) as log:
+        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 2})
+        with log.producer(acks="all", linger_ms=100) as producer:
+            futures = [producer.send("t", b"%d" % number, partition=0) for number in range(6)]
+            assert futures[-1].result(60).offset == 5
+            (tmp_path / "d2").rename(tmp_path / "lost")
+            assert log.delete_records({TopicPartition("t", 0): 4}) == {TopicPartition("t", 0): 4}
+            assert log.replicas("t").partitions[0].isr == (1,)
+            (tmp_path / "lost").rename(tmp_path / "d2")
+            deadline = time.monotonic() + 60
+            while len(log.replicas("t").partitions[0].isr) < 2:
+                assert time.monotonic() < deadline
+                log.housekeep()
+            assert producer.send("t", b"6", partition=0).result(60).offset == 6
+        assert [copy.log_start for copy in log.replicas("t").partitions[0].copies] == [4, 4]
+
+
+def test_a_member_of_the_isr_never_begins_again_for_an_estimate_above_the_log_end(tmp_path: Path) -> None:
+    """`purged_to` counts the groups that were compacted. Members of the ISR have everything that was committed (REPLICA-20)."""
+    with embedlog.open(paths(tmp_path), config=QUIET | {"auto.leader.rebalance.enable": False}) as log:
+        config = COMPACT | {"segment.bytes": 4000, "min.insync.replicas": 1}
+        log.create_topic("t", assignment={0: [1, 2]}, config=config)
+
+        def until_in_sync() -> None:
+            deadline = time.monotonic() + 60
+            while len(log.replicas("t").partitions[0].isr) < 2:
+                assert time.monotonic() < deadline
+                log.housekeep()
+
+        (tmp_path / "d2").rename(tmp_path / "lost")
+        with log.producer(acks="all", linger_ms=0) as producer:
+            for number in range(600):
+                producer.send("t", b"v" * 100, key=b"k%05d" % number, partition=0).result(60)
+        for _ in range(4):
+            log.housekeep()
+        (tmp_path / "lost").rename(tmp_path / "d2")
+        until_in_sync()
+        for _ in range(3):
+            log.housekeep()
+        replicas = log._engine.set.replicas(log._engine.partition("t", 0).place, "t")  # type: ignore[attr-defined]
+        log.reassign({TopicPartition("t", 0): [2, 1]})
+        log.elect("t")
+        assert log.replicas("t").partitions[0].leader == 2
+        assert replicas.reached(2).published().purged_to > 600, "the groups were more than the records of the active segment"
+        with log.producer(acks=1, enable_idempotence=False) as producer:
+            producer.send("t", b"1", key=b"x", partition=0).result(60)
+        begun = list[int]()
+        restart = LockedReplica.restart
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LockedReplica, "restart", lambda held, *more: (begun.append(held.now.log_end), restart(held, *more)))
+            log.housekeep()
+        assert begun == []
+        assert len(list(log.scan("t").records())) == 601
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "epoch_start", "complete", "removed_to"),
+    [
+        pytest.param(70, 60, False, 70, id="a leader has committed the start of its epoch"),
+        pytest.param(50, 60, False, 80, id="it has not: the active segment bounds what was removed"),
+        pytest.param(50, 60, True, 0, id="a complete follower lacks nothing"),
+        pytest.param(95, 60, False, 80, id="only closed segments are compacted"),
+    ],
+)
+def test_what_a_leader_may_have_removed(high_watermark: int, epoch_start: int, complete: bool, removed_to: int) -> None:
+    leader = Published(log_end=100, segment_base=80, high_watermark=high_watermark, purged_to=120)
+    found = source_of(leader, Replica(epoch_start=epoch_start), complete=complete)
+    assert found.removed_to == removed_to
+    for end in range(0, 101, 5):
+        assert lacks_deleted(Published(log_end=end), found) == (end < removed_to)
+        assert not lacks_deleted(Published(log_end=end, purged_to=120), found), "it has begun again for that"

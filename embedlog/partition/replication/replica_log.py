@@ -28,6 +28,7 @@ from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.epoch_file import Staging
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
+from embedlog.partition.replication.deleted_records import Source, lacks_deleted
 from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.locked_replica import LockedReplica, begun, joined
@@ -40,7 +41,6 @@ from embedlog.storage.checkpoints import EpochCache
 
 __all__ = [
     "Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "Staging", "TooFew",
-    "lacks_deleted",
 ]  # fmt: skip
 
 EpochEnd = Callable[[int], tuple[int, int]]
@@ -80,6 +80,11 @@ class ReplicaLog:
         if found is None:
             raise StorageError("the control page is damaged", path=state.path / file_names.PAGE)
         return found
+
+    @property
+    def slot(self) -> int:
+        """The bit of its directory in the ISR of control pages."""
+        return self._state.context.node_slot
 
     @property
     def copied_bytes(self) -> int:
@@ -289,11 +294,11 @@ class ReplicaLog:
         self._syncer.flush_if_due(now.log_end, now.log_end - self._state.durable_offset, 0, until)
         return now.log_end
 
-    def begin_again(self, leader: Published, epoch: int, offset: int, deadline_ns: int | None = None, *, inside: int = -1) -> int:
+    def begin_again(self, leader: Source, epoch: int, offset: int, deadline_ns: int | None = None, *, inside: int = -1) -> int:
         """Drop the log of a follower that lacks what its leader has deleted, and begin at an offset; the log end.
 
-        `leader` is the tuple that the leader published in this epoch (REPLICALOG-6, REPLICA-20). The offset is its log start, or
-        the first one of the batch in which that is. `inside`: a log end that is inside a batch of the leader. Raises Fenced.
+        `leader` is what the leader published in this epoch (REPLICALOG-6, REPLICA-20). The offset is its log start, or the first
+        one of the batch in which that is. `inside`: a log end that is inside a batch of the leader. Raises Fenced.
         """
         fenced = False
         with self.exclusive(deadline_ns) as held:
@@ -302,7 +307,7 @@ class ReplicaLog:
                 if (held.now.log_start, held.now.log_end) != (offset, offset):
                     held.restart(offset)
                     system.point("begin-again")
-                held.publish(held.now._replace(purged_to=max(held.now.purged_to, leader.purged_to)), held.replica)
+                held.publish(held.now._replace(purged_to=max(held.now.purged_to, leader.now.purged_to)), held.replica)
             end = held.now.log_end
         if fenced:
             raise Fenced
@@ -404,12 +409,6 @@ def _member(slot: int, follower: ReplicaLog) -> replication.Member:
     if mapped is None:
         raise StorageError("the control page is not mapped", path=state.path / file_names.PAGE)
     return replication.Member(slot, mapped.page, mapped.path, mapped.device, mapped.inode)
-
-
-def lacks_deleted(follower: Published, leader: Published) -> bool:
-    """Whether a follower may lack records that the leader has deleted or compacted since: it begins again (REPLICA-20)."""
-    end = follower.log_end
-    return end < leader.log_start or follower.purged_to < leader.purged_to > end
 
 
 def agreed_end(epochs: EpochCache, log_end: int, epoch_end: EpochEnd) -> int:

@@ -110,7 +110,7 @@ def _not_checked(original: Any, directory: Any, *, alone: bool, deadline_ns: int
     return True
 
 
-@replaces("nothing_is_lacking", "embedlog.partition.replication.replica_log:lacks_deleted")
+@replaces("nothing_is_lacking", "embedlog.replica_set.copying:lacks_deleted")
 def _no_deleted_record_is_lacking(original: Any, follower: Any, leader: Any) -> bool:
     return False
 
