@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from embedlog._native import replication
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.partition.replication.deleted_records import Source, lacks_deleted, source_of
-from embedlog.partition.replication.replica_log import Fenced
+from embedlog.partition.replication.replica_log import Fenced, Source, lacks_deleted, source_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -40,7 +40,7 @@ class FiveDirectories:
         (self.root / f"lost-{node}").rename(self.root / f"d{node}")
 
     def until(self, topic: str, holds: Callable[[embedlog.ReplicatedPartitionDescription], bool]) -> None:
-        """Keep house in the second view until the partition 0 of a topic is so."""
+        """Run the housekeeping of the second view until the partition 0 of a topic is so."""
         deadline = time.monotonic() + DEADLINE_S
         while not holds(found := self.other.replicas(topic).partitions[0]):
             assert time.monotonic() < deadline, found

@@ -28,7 +28,7 @@ from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.epoch_file import Staging
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.reader import Fetched, Reader
-from embedlog.partition.replication.deleted_records import Source, lacks_deleted
+from embedlog.partition.replication.deleted_records import Source, lacks_deleted, source_of
 from embedlog.partition.replication.followers import Followers
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.locked_replica import LockedReplica, begun, joined
@@ -41,6 +41,9 @@ from embedlog.storage.checkpoints import EpochCache
 
 __all__ = [
     "Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "Staging", "TooFew",
+    "Source",
+    "lacks_deleted",
+    "source_of",
 ]  # fmt: skip
 
 EpochEnd = Callable[[int], tuple[int, int]]
