@@ -88,11 +88,11 @@ def test_a_registration_that_was_not_committed_is_waited_for(
                 ends()
             return append_held(self, batch, stamp)
 
-        def failing_once(self: ReplicatedPartition, *arguments: Any) -> None:
+        def failing_once(self: ReplicatedPartition, *arguments: Any, **options: Any) -> None:
             if self.topic == "__transaction_state" and not failures:
                 failures.append(1)
                 raise LeaderNotAvailableError("not committed before the deadline")
-            committed(self, *arguments)
+            committed(self, *arguments, **options)
 
         with log.producer(transactional_id="x", linger_ms=0) as producer:
             producer.init_transactions()
