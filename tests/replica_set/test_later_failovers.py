@@ -95,10 +95,10 @@ def test_a_commit_of_offsets_is_looked_for_at_every_next_leader(tmp_path: Path, 
                 found.until(OFFSETS.topic, lambda each: each.leader == 2)
             return at
 
-        def waits(partition: ReplicatedPartition, leader: Leader, end: int, until: int) -> None:
+        def waits(partition: ReplicatedPartition, leader: Leader, end: int, until: int, *, written: bool) -> None:
             if leader.node == 2 and lost.is_set():
                 waiting.set()
-            wait_for_commit(partition, leader, end, until)
+            wait_for_commit(partition, leader, end, until, written=written)
 
         def work() -> None:
             commit(found.log, "g", 77)
