@@ -101,8 +101,8 @@ def test_the_search_finds_a_page_and_a_name(opened: Callable[..., Any]) -> None:
 
 
 def found_page(page: str, browser: Any) -> bool:
-    links = browser.find_elements("css selector", "a.md-search-result__link")
-    return any(page in (each.get_attribute("href") or "") for each in links)
+    script = "return [...document.querySelectorAll('a.md-search-result__link')].map(each => each.href)"
+    return any(page in each for each in browser.execute_script(script))  # in one step: each key replaces the results
 
 
 def test_a_name_of_the_reference_has_signature_text_and_example(opened: Callable[..., Any]) -> None:
