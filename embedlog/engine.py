@@ -214,7 +214,7 @@ class Engine:
 
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
         """Delete the committed offsets of every group for a topic that is being deleted."""
-        self.groups.forget_topic(topic, deadline_ns)
+        self.groups.forget_topics((topic,), deadline_ns)
 
     def topic_config(self, name: str) -> TopicConfig:
         return self.config.topic_config(self.topic(name).config)

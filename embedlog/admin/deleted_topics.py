@@ -2,7 +2,9 @@
 
 DELETEDTOPIC-1  a decision deletes a topic. Then its committed offsets are deleted, and after them its entry and its partitions in
     each directory. A directory that was away loses them after its return
-DELETEDTOPIC-2  an entry of a deleted topic shows that its offsets may remain. Without them a new topic of that name is created
+DELETEDTOPIC-2  the process that decided may end before the offsets are deleted. The entries of the topic show the housekeeper
+    that they may remain. But all directories with an entry may be away: before a creation, the offsets of each name that no topic
+    has are deleted. A commit that has read the topics before the deletion ends before that
 DELETEDTOPIC-3  the offsets of a newer topic of that name are kept
 """
 
@@ -10,14 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from embedlog.errors import NotEnoughDirectoriesError
 from embedlog.storage import files
+from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
     from embedlog.replica import ReplicatedEngine
+
+
+OFFSETS: Final = "__consumer_offsets"  # here, because a creation need not import the code of groups
 
 
 class DeletedTopics:
@@ -28,9 +34,16 @@ class DeletedTopics:
         self._seen: tuple[int, int] | None = None
 
     def finish(self, names: Collection[str]) -> None:
-        """Complete the deletion of topics with these names, before they are created again (DELETEDTOPIC-2)."""
+        """Complete the deletion of topics with these names, before they are created again (DELETEDTOPIC-2).
+
+        Raises LeaderNotAvailableError, NotEnoughReplicasError or LockTimeoutError for a partition that may have their offsets.
+        """
+        if not names:
+            return
+        if self._engine.set.topics.get(OFFSETS) is not None:
+            self._forget(names)
         for name, topic_id in self._engine.set.deleted_topics(names):
-            self.delete(name, topic_id)
+            self._engine.set.retire(name, topic_id)
 
     def tend(self) -> None:
         """Complete each deletion, if a decision was made or a directory returned since the last time. For the housekeeper."""
@@ -45,9 +58,14 @@ class DeletedTopics:
 
     def delete(self, name: str, topic_id: UUID) -> None:
         """Delete the offsets of a deleted topic, then what the directories have of it (DELETEDTOPIC-1)."""
-        deadline_ns = files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
-        self._engine.groups.forget_topic(name, deadline_ns, self._is_deleted)
+        self._forget((name,))
         self._engine.set.retire(name, topic_id)
+
+    def _forget(self, names: Collection[str]) -> None:
+        """Delete the committed offsets of topics that no decision has (DELETEDTOPIC-3)."""
+        deadline_ns = files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
+        with Until(deadline_ns):
+            self._engine.groups.forget_topics(names, deadline_ns, self._is_deleted)
 
     def _is_deleted(self, name: str) -> bool:
         """Whether no topic has this name now."""

@@ -91,8 +91,7 @@ class Partition:
         shutdown.close_in_order(self._lock, self._syncer)
 
     def confirm(self, end: int, epoch: int) -> bool:
-        """True: without replicas, what is published is committed."""
-        return True
+        return True  # without replicas, what is published is committed
 
     @property
     def closed(self) -> bool:

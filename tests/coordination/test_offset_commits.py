@@ -230,6 +230,24 @@ def test_a_deleted_topic_takes_its_offsets_along(log: embedlog.Log, groups: Grou
             assert each.committed(name) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
 
 
+def test_a_deletion_that_failed_before_the_offsets_is_completed_before_the_name_is_used_again(
+    log: embedlog.Log, groups: Groups, other: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DIR-3: the entry of the topic is in the same directory as the offsets."""
+
+    def fail(*arguments: object) -> None:
+        raise LockTimeoutError("the lock of __consumer_offsets-0")
+
+    groups.commit("g", {ONE: 5})
+    with monkeypatch.context() as patched:
+        patched.setattr(Groups, "forget_topics", fail)
+        with pytest.raises(LockTimeoutError):
+            log.delete_topic("t")
+    assert log.topics() == []
+    log.create_topic("t", 3)
+    assert other.committed("g") == {}
+
+
 def test_without_that_a_new_topic_would_be_read_from_the_offsets_of_the_old(log: embedlog.Log, other: Groups) -> None:
     with mutated("keep_offsets"):
         assert offsets_behind_a_deletion(log, other) == {ONE: OffsetAndMetadata(5)}

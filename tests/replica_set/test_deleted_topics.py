@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.admin.deleted_topics import DeletedTopics
+from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.replication.events import DeleteTopic
 from tests.support.replica_moves import opened
 
@@ -135,3 +137,118 @@ def test_topics_of_a_directory_that_was_written_alone_are_those_of_the_set_again
     with embedlog.open(tmp_path / "d2", read_only=True) as alone:
         assert alone.topics() == ["t"]
         assert [record.value for record in alone.scan("t").records()] == [b"value"]
+
+
+# ---- a deletion whose offsets remain, and no entry of the topic in the present directories ----
+
+
+def again(log: embedlog.Log) -> None:
+    log.create_topic("t", assignment={0: [1, 2]})
+    with log.producer() as producer:
+        producer.send("t", b"new").result(20)
+
+
+def committed_on_the_third(log: embedlog.Log) -> None:
+    log.create_topic("t", assignment={0: [3]})
+    with log.producer() as producer:
+        producer.send("t", b"old").result(20)
+    commit(log)
+
+
+def test_a_new_topic_has_no_offset_of_a_deleted_one_whose_directories_are_away(tmp_path: Path) -> None:
+    """DELETEDTOPIC-2: the process that decided was killed before it deleted the offsets."""
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        committed_on_the_third(log)
+        (tmp_path / "d3").rename(tmp_path / "away")
+        members = log._engine.set  # type: ignore[attr-defined]
+        topic_id = members.topics.identified("t")[1]
+        members.decide(lambda state: DeleteTopic(topic_id))
+        log.housekeep()
+        again(log)
+        assert committed(log) is None
+        commit(log)
+        (tmp_path / "away").rename(tmp_path / "d3")
+        log.housekeep()
+        assert committed(log) == 1  # DELETEDTOPIC-3
+        assert live(tmp_path / "d3") == []
+
+
+def test_a_deletion_that_failed_after_its_decision_leaves_no_offset_to_a_new_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise embedlog.LeaderNotAvailableError("no replica of __consumer_offsets-0 leads")
+
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        committed_on_the_third(log)
+        (tmp_path / "d3").rename(tmp_path / "away")
+        with monkeypatch.context() as patched:
+            patched.setattr(log._engine.groups.__class__, "forget_topics", fail)
+            with pytest.raises(embedlog.LeaderNotAvailableError):
+                log.delete_topic("t")
+        assert log.topics() == []
+        again(log)
+        assert committed(log) is None
+
+
+def replicas_of_offsets(log: embedlog.Log) -> tuple[int, ...]:
+    return tuple(log.replicas("__consumer_offsets").partitions[0].isr)
+
+
+def test_a_topic_is_not_created_while_offsets_of_its_name_cannot_be_looked_for(tmp_path: Path) -> None:
+    settings = {"offsets_topic_num_partitions": 1, "offsets_topic_replication_factor": 1, "lock_timeout_ms": 500}
+    with opened(tmp_path, **settings) as log:
+        log.create_topic("other", replication_factor=3)
+        with log.consumer(group_id="g") as consumer:
+            consumer.commit({TopicPartition("other", 0): 0})
+        (node,) = replicas_of_offsets(log)
+        (tmp_path / f"d{node}").rename(tmp_path / "away")
+        with pytest.raises(embedlog.LeaderNotAvailableError, match="__consumer_offsets-0"):
+            log.create_topics(["t", "u"])
+        assert log.topics() == ["other"]
+        assert not log.create_topic("other", exist_ok=True)
+        (tmp_path / "away").rename(tmp_path / f"d{node}")
+        log.housekeep()
+        assert log.create_topics(["t", "u"]) == ["t", "u"]
+
+
+def test_too_few_replicas_of_the_offsets_hold_up_the_names_that_have_some(tmp_path: Path) -> None:
+    with opened(tmp_path, 5, offsets_topic_num_partitions=1, lock_timeout_ms=2000) as log:
+        log.create_topic("t", replication_factor=5)
+        commit(log)
+        log.housekeep()  # the followers know the high watermark, so that one of them can be read alone
+        described = log.replicas("__consumer_offsets").partitions[0]
+        kept = next(node for node in described.isr if node != described.leader)
+        lost = [node for node in described.isr if node != kept]
+        for node in lost:
+            (tmp_path / f"d{node}").rename(tmp_path / f"away{node}")
+        log.create_topic("v")
+        assert replicas_of_offsets(log) == (kept,)
+        with pytest.raises(embedlog.NotEnoughReplicasError):
+            log.delete_topic("t")  # decided
+        log.create_topic("u")
+        with pytest.raises(embedlog.NotEnoughReplicasError):
+            log.create_topic("t")
+        assert log.topics() == ["u", "v"]
+        for node in lost:
+            (tmp_path / f"away{node}").rename(tmp_path / f"d{node}")
+        log.housekeep()
+        log.create_topic("t")
+        assert committed(log) is None
+
+
+def test_the_offsets_are_looked_for_once_for_all_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        made(log)
+        commit(log)
+        looked = list[int]()
+        original = GroupEntries.keys_of
+
+        def keys_of(self: GroupEntries, topics: Collection[str]) -> dict[str, list[bytes]]:
+            looked.append(len(topics))
+            return original(self, topics)
+
+        monkeypatch.setattr(GroupEntries, "keys_of", keys_of)
+        log.create_topics([f"u{number}" for number in range(20)])
+        log.create_topics(["t", "u0"], exist_ok=True)
+        assert looked == [20]

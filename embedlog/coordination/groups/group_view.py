@@ -9,7 +9,7 @@ GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from embedlog.coordination.groups.group_records import (
@@ -166,10 +166,14 @@ class GroupEntries:
         """The partitions with a valid committed offset of a group."""
         return (*self._offsets.get(name, ()),)  # as list() one step without the GIL, unlike tuple()
 
-    def keys_of(self, topic: str) -> list[bytes]:
-        """The keys of all groups' offsets for a topic, decided or not."""
-        found = {key for key, (_, place) in list(self._keys.items()) if place.topic == topic}
-        return sorted(found | {key for key in list(self._waiting) if decode_offset_key(key)[1].topic == topic})
+    def keys_of(self, topics: Collection[str]) -> dict[str, list[bytes]]:
+        """The keys of all groups' offsets for these topics, decided or not: those of each topic that has some."""
+        found = [(place.topic, key) for key, (_, place) in list(self._keys.items()) if place.topic in topics]
+        found += [(topic, key) for key in list(self._waiting) if (topic := decode_offset_key(key)[1].topic) in topics]
+        made: dict[str, list[bytes]] = {}
+        for topic, key in sorted(set(found)):
+            made.setdefault(topic, []).append(key)
+        return made
 
     def pending(self, name: str) -> set[TopicPartition]:
         """The partitions for which an undecided transaction has an offset of this group."""

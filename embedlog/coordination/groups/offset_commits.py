@@ -11,7 +11,7 @@ OFFSETCOMMIT-4  a commit changes no notice, so it does not wake followers of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -33,7 +33,12 @@ from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
 from embedlog.coordination.transactions.transaction_checks import asks_for_durability
-from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    DeadlineError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
 from embedlog.partition.interposer import commit_begins, commit_succeeded
@@ -246,19 +251,37 @@ class Offsets:
 
     # ---- deletion --------------------------------------------------------------------------------
 
-    def forget_topic(self, topic: str, deadline_ns: int, is_deleted: Callable[[str], bool] = lambda name: True) -> None:
-        """Delete every group's offsets for a topic that is marked as deleted, including those of open transactions.
+    def forget_topics(
+        self, topics: Collection[str], deadline_ns: int, is_deleted: Callable[[str], bool] = lambda name: True
+    ) -> None:
+        """Delete every group's offsets for topics that are marked as deleted, including those of open transactions.
 
         `is_deleted` is called under each lock: the offsets of a newer topic of this name are kept. May be repeated. Every
-        partition's lock is taken once: an earlier holder has read the topics before the mark. Raises LockTimeoutError.
+        partition's lock is taken once: an earlier holder has read the topics before the mark. Raises LockTimeoutError;
+        LeaderNotAvailableError and NotEnoughReplicasError for a partition of a set that may have such offsets.
         """
         for number in self.topic.written():
-            self.topic.view(number)
-            with self.topic.deciding(number, deadline_ns) as decision:
-                keys = decision.view.keys_of(topic)
-                if keys and is_deleted(topic):
-                    self.append_in_pieces(decision, number, [(key, None) for key in keys])
+            forget = partial(self._forget_topics, number, topics, deadline_ns, is_deleted)
+            problem = self.topic.repeated(forget, deadline_ns)
+            if problem is not None:
+                raise problem
             system.point("offsets-forgotten")
+
+    def _forget_topics(
+        self, number: int, topics: Collection[str], deadline_ns: int, is_deleted: Callable[[str], bool]
+    ) -> NotEnoughReplicasError | None:
+        """As `forget_topics`, in one partition; an error that is raised without a repetition."""
+        view = self.topic.view(number)
+        try:
+            with self.topic.deciding(number, deadline_ns) as decision:
+                found = decision.view.keys_of(topics)
+                tombstones: list[Record] = [(key, None) for topic in found if is_deleted(topic) for key in found[topic]]
+                self.append_in_pieces(decision, number, tombstones)
+        except NotEnoughReplicasError as problem:
+            if isinstance(problem, NotEnoughReplicasAfterAppendError) or view.keys_of(topics):
+                return problem
+            # The lock was not taken, but no commit is accepted there either: too few replicas are in sync.
+        return None
 
     def append_in_pieces(self, decision: Decision[GroupEntries], number: int, records: list[Record]) -> None:
         """Append tombstones, in as many batches as the topic's limit requires; each may be repeated independently."""

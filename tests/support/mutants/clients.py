@@ -15,8 +15,8 @@ def _nothing_is_closed_in_order(original, self):
     return None
 
 
-@replaces("keep_offsets", "embedlog.coordination.groups.offset_commits:Offsets.forget_topic")
-def _offsets_outlive_the_topic(original, self, topic, deadline_ns, is_deleted=lambda name: True):
+@replaces("keep_offsets", "embedlog.coordination.groups.offset_commits:Offsets.forget_topics")
+def _offsets_outlive_the_topic(original, self, topics, deadline_ns, is_deleted=lambda name: True):
     return None
 
 
