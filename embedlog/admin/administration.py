@@ -87,7 +87,8 @@ class Administration:
         directories: see `NewTopic`.
         Raises InvalidTopicError, TopicExistsError, with `exist_ok` TopicMismatchError if the topic contradicts the call;
         InvalidPartitionsError, ConfigError; InvalidReplicationFactorError,
-        InvalidReplicaAssignmentError; ForeignDirectoryError if a partition's directory exists already.
+        InvalidReplicaAssignmentError; ForeignDirectoryError if a partition's directory exists already. In a set also
+        LeaderNotAvailableError or NotEnoughReplicasError: `__consumer_offsets` may have offsets of a deleted topic of this name.
         """
         return self._topics.create(NewTopic(name, partitions, config, replication_factor, assignment), settings, exist_ok)
 
