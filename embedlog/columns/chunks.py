@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embedlog._native import system
 from embedlog._native._rows import RecordRun, record_run
 from embedlog.columns.few_records import decoded_of
 from embedlog.columns.readahead import read_ahead
@@ -220,6 +221,7 @@ class Source:
         self._columns = columns
         self._max_bytes = max_bytes
         self._plain = False  # the batches that were read last are not compressed
+        self._stopped_ns: dict[tuple[int, int], int] = {}  # when a fetch first found nothing: by partition and position
         self._shared = len(os.sched_getaffinity(0)) > 1  # with one processor a division costs more than it saves
 
     def fetch(self) -> Piece | None:
@@ -310,15 +312,17 @@ class Source:
         data = SharedBytes(fetched.data)
         self._pieces.extend(Piece(number, window, fetched, data.view(), part, len(parts) == 1) for part in parts)
         if fetched.next_offset <= self._position:
-            self._check_end(number, partition, window.end_offset)
+            self._check_end(number, partition, self._position, window.end_offset)
         self._position = fetched.next_offset
 
-    def _check_end(self, number: int, partition: Any, end: int) -> None:
-        """After a fetch that found the end of the log: raises OffsetOutOfRangeError if the log ends below `end` (CHUNK-7).
+    def _check_end(self, number: int, partition: Any, position: int, end: int) -> None:
+        """After a fetch that found nothing at a position: raises OffsetOutOfRangeError if the log ends below `end` (CHUNK-7).
 
         Records that compaction removed leave the end as it is: a fetch passes them.
         """
-        shown = end_offset(partition.awaited_bounds(end, self._isolation), self._isolation)
+        since_ns = self._stopped_ns.get((number, position))
+        self._stopped_ns.setdefault((number, position), system.boot_ns())
+        shown = end_offset(partition.awaited_bounds(end, self._isolation, since_ns), self._isolation)
         if shown < end:
             problem = f"{partition.topic}-{number} ends before the last record of this scan: records were lost after its creation"
             raise OffsetOutOfRangeError(problem, topic=partition.topic, partition=number, expected=f"offset {end}", found=shown)
@@ -356,7 +360,7 @@ class Source:
         if following >= window.end_offset:
             return found._replace(rest=None)  # also if compaction removed the rest
         if left is None and following <= window.start_offset:
-            self._check_end(number, partition, window.end_offset)
+            self._check_end(number, partition, window.start_offset, window.end_offset)
         start = max(window.start_offset, following)
         return found._replace(rest=piece._replace(window=window._replace(start_offset=start)))
 

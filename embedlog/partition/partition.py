@@ -148,7 +148,7 @@ class Partition:
         """The present offsets, from one read of the control page."""
         return self._state.bounds()
 
-    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
         return self.bounds()  # without replicas there is nothing to wait for
 
     @property

@@ -3,7 +3,7 @@
 COPYING-1  a follower first follows the leader's epoch, which cuts what the leader does not have (REPLICA-2)
 COPYING-2  the bytes of every chunk are checked (checksums, chain, digests) before the follower takes them unchanged
 COPYING-3  a follower that lacks much gets one chunk while the next one is read. A chunk for another log end is not taken
-COPYING-4  a replica outside the ISR whose page has no role may be of an earlier copy, or written without the set. Before it
+COPYING-4  a replica outside ISR and ELR whose page has no role may be of an earlier copy, or written without the set. Before it
     follows, its bytes are compared with those of the leader from the log start, and cut at the first difference (REPLICA-19)
 COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
 COPYING-6  the page of the leader is read after each chunk. It must still lead in the epoch, and have deleted nothing that the
@@ -80,7 +80,7 @@ def copy(
     at = now.log_end
     if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
         limit = None
-        if compared and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
+        if compared and not complete and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
             limit = _equal_end(leader.partition, follower)
         at = follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
     work = _Copying(leader, follower, deadline_ns, complete)

@@ -199,25 +199,30 @@ class LedPartition:
         """The present offsets, from one read of the leader's page."""
         return self._at_leader(lambda partition: partition.bounds())
 
-    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
         """The present offsets, after a wait until the deadline for a replica with the records below `end` (LEDPARTITION-6).
 
-        Raises LeaderNotAvailableError.
+        `since_ns`: a reader has found nothing since then (boot clock), although a replica showed the records. Its page can be
+        that of a lost directory, so the wait ends with the deadline of the first call. Raises LeaderNotAvailableError.
         """
-        until = self.deadline()
+        until = self.deadline() if since_ns is None else bounded(since_ns + self._timeout_ms * 1_000_000)
         while True:
             version = self._replicas.version()
             final, bounds, page = self._at_leader(
                 lambda partition: (self._is_final(partition), partition.bounds(), partition.mapped_page)
             )
             shown = end_offset(bounds, isolation)
-            if final or shown >= end:
+            enough = shown >= end
+            if (final or enough) and (since_ns is None or not enough):
                 return bounds
             if system.boot_ns() >= until:
                 text = f"no replica of {self._replicas.name} in sync shows all records below {end} before the deadline"
                 raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown)
             self._leader = None  # another replica may show more
-            self._replicas.wait(version, until, [] if page is None else [(page, end - 1)])
+            there = page is None or bounds.high_watermark >= end  # a wait for it would end at once
+            self._replicas.wait(version, until, [] if page is None or there else [(page, end - 1)])
+            if enough:
+                return bounds
 
     def _is_final(self, partition: Partition) -> bool:
         """Whether the high watermark of a replica is that of the log: records above it that were committed are lost."""

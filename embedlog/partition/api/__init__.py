@@ -79,7 +79,7 @@ class ReadableLog(WatchedLog, Protocol):
     ) -> Fetched:
         """With `max_bytes` 0 only the batch that holds `offset`, if it can be read alone."""
 
-    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
         """The offsets, after a wait for the records below `end` that an earlier call has shown. If they are lost, it ends below.
 
         Raises LeaderNotAvailableError.

@@ -5,8 +5,9 @@ SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below i
 SEGMENTSWAP-3  a swap begins only if all new files are there: a load of the partition, after its control page was lost, removes
                them
 SEGMENTSWAP-4  each kind of rename is on disk before the next one: a power loss may keep any of the renames since the last sync
-SEGMENTSWAP-5  in a set, each swap of a dirty part raises `purged_to`, also if it is an estimate above that part. A replica that
-               copies compares it (REPLICA-20). It may then be above the log end
+SEGMENTSWAP-5  of a leader, each swap of a dirty part raises `purged_to`, also if it is an estimate above that part. A replica
+               that copies compares it (REPLICA-20). It may then be above the log end. That of a follower shows with which value
+               its copy began, and a swap of its own does not raise it above the part
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from embedlog import index, segment
 from embedlog._native import system
+from embedlog._native.replication import ROLE_LEADER
 from embedlog._native.system import Published
 from embedlog.format import aborted_transactions
 from embedlog.partition.locked_partition import LockedPartition
@@ -44,7 +46,7 @@ def replace(
     held.publish(now)
     _swap(held, now, group, made, records)
     purged_to = min(end, made.next_offset)
-    if held.state.context.in_set and first_dirty < purged_to <= now.purged_to:
+    if held.replica_at_begin.role == ROLE_LEADER and first_dirty < purged_to <= now.purged_to:
         purged_to = now.purged_to + 1  # SEGMENTSWAP-5
     held.publish_replaced(_ended(now, purged_to))
     return True

@@ -1,7 +1,8 @@
 """This module compares a follower with what its leader has deleted or compacted (REPLICA-20).
 
-DELETEDRECORDS-1  `purged_to` can be above all that was removed (SEGMENTSWAP-5). Only closed segments are compacted, up to the
-    high watermark. That of a leader is above all of it once it has reached the start of the epoch
+DELETEDRECORDS-1  `purged_to` can be above all that was removed (SEGMENTSWAP-5). Compaction ends at the high watermark. That of a
+    leader is above all that was removed once it has reached the start of the epoch. The active segment is no bound: a cut can
+    make a compacted segment the active one
 DELETEDRECORDS-2  a member of the ISR or of the ELR has everything that was ever committed: it lacks nothing that was removed. It
     never begins again for that: its log may be the only one that is left
 """
@@ -23,7 +24,7 @@ class Source(NamedTuple):
 
 def source_of(now: Published, replica: Replica, *, complete: bool) -> Source:
     """What a leader published, for a follower. `complete`: the follower is in the maximal ISR or in the ELR."""
-    removed_to = min(now.purged_to, now.segment_base)
+    removed_to = min(now.purged_to, now.log_end)
     if now.high_watermark >= replica.epoch_start:
         removed_to = min(removed_to, now.high_watermark)
     elif complete:
