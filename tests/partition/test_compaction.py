@@ -138,6 +138,29 @@ def test_a_control_page_lost_during_a_pass_loses_no_segment(tmp_path: Path, monk
         assert table(rows(log)) == dict(pairs)
 
 
+def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a cut a segment with other records can have the base and the size of the one that was read (SEGMENTSWAP-6)."""
+    pairs = [(b"k%d" % (number % 7), b"v%d" % number * 8) for number in range(200)]
+    write = cleaner._Pass.write
+
+    def cut(work: cleaner._Pass, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
+        made = write(work, group, end)
+        work._state.page.add(system.WORD_CUTS, 1)
+        return made
+
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT)
+        put(log, pairs)
+        before = rows(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(cleaner._Pass, "write", cut)
+            log.housekeep()
+        assert rows(log) == before
+        log.housekeep()
+        assert len(rows(log)) < len(before)
+        assert table(rows(log)) == last_values(pairs)
+
+
 @pytest.mark.parametrize("repaired", [False, True])
 def test_no_power_loss_during_a_swap_loses_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool) -> None:
     """Any of the renames of a swap may be on the disk, and any may be missing: renames are not ordered without a sync.

@@ -15,6 +15,7 @@ from time import monotonic
 
 from embedlog import index, segment
 from embedlog._callbacks import Passed, Work
+from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
@@ -111,6 +112,7 @@ class _Pass:
     """One pass over a partition."""
 
     def __init__(self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int) -> None:
+        self._cuts = cleaner.state.page.word(system.WORD_CUTS)  # before anything of the log is read
         self._cleaner, self._state, self._bounds, self._now_ms = cleaner, cleaner.state, found, now_ms
         self._now = self._state.published()
         self._map = OffsetMap(
@@ -212,7 +214,7 @@ class _Pass:
     def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
         """Put the segment that was made in the place of its group; False if its files are deleted."""
         with self._cleaner.lock.exclusive() as held:
-            return swap.replace(held, group, made, records, end, self._bounds.first_dirty)
+            return swap.replace(held, group, made, records, end, self._bounds.first_dirty, self._cuts)
 
 
 class _Output:

@@ -8,6 +8,8 @@ SEGMENTSWAP-4  each kind of rename is on disk before the next one: a power loss 
 SEGMENTSWAP-5  of a leader, each swap of a dirty part raises `purged_to`, also if it is an estimate above that part. A replica
                that copies compares it (REPLICA-20). It may then be above the log end. That of a follower shows with which value
                its copy began, and a swap of its own does not raise it above the part
+SEGMENTSWAP-6  nothing was cut since the pass began. A log that was cut, or that began again, can have other records in segments
+               of the same base and size
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ logger = logging.getLogger("embedlog")
 
 
 def replace(
-    held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int, first_dirty: int
+    held: LockedPartition, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int, first_dirty: int, cuts: int
 ) -> bool:
     """Put the segment that was made in the place of a group; False if its files are deleted (SEGMENTSWAP-3).
 
-    `end`: the log is clean up to there; `first_dirty`: it was clean up to there before the pass.
+    `end`: the log is clean up to there; `first_dirty`: it was clean up to there before the pass. `cuts`: WORD_CUTS at its begin.
     """
-    now = held.now
-    if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
+    now, uncut = held.now, held.state.page.word(system.WORD_CUTS) == cuts
+    if uncut and (held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset):
         return True  # retention was faster: the segments are deleted
-    if not _can_begin(held, group, made):
+    if not uncut or not _can_begin(held, group, made):  # SEGMENTSWAP-6
         logger.info("%s: a compaction is repeated, the partition was loaded or cut meanwhile", held.path)
         return False
     held.state.mark_dirty()
