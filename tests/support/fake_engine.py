@@ -105,7 +105,7 @@ class FakePartition:
         stable = min(self._open.values(), default=self.log_end)
         return Bounds(self.log_start, self.log_end, self.log_end, stable, self.epochs[-1][0])
 
-    def awaited_bounds(self, end: int, isolation: str) -> Bounds:
+    def awaited_bounds(self, end: int, isolation: str, since_ns: int | None = None) -> Bounds:
         return self.bounds()
 
     def lose(self, end: int) -> None:
