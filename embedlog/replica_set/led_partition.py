@@ -212,16 +212,17 @@ class LedPartition:
                 lambda partition: (self._is_final(partition), partition.bounds(), partition.mapped_page)
             )
             shown = end_offset(bounds, isolation)
-            enough = shown >= end
-            if (final or enough) and (since_ns is None or not enough):
+            there = shown >= end
+            if (there and since_ns is None) or (final and not there):
                 return bounds
             if system.boot_ns() >= until:
-                text = f"no replica of {self._replicas.name} in sync shows all records below {end} before the deadline"
+                what = "returns" if there else "shows"
+                text = f"no replica of {self._replicas.name} in sync {what} all records below {end} before the deadline"
                 raise LeaderNotAvailableError(text, expected=f"offset {end}", found=shown)
             self._leader = None  # another replica may show more
-            there = page is None or bounds.high_watermark >= end  # a wait for it would end at once
-            self._replicas.wait(version, until, [] if page is None or there else [(page, end - 1)])
-            if enough:
+            awaited = page is not None and bounds.high_watermark < end  # else a wait for it would end at once
+            self._replicas.wait(version, until, [(page, end - 1)] if page is not None and awaited else [])
+            if there:
                 return bounds
 
     def _is_final(self, partition: Partition) -> bool:

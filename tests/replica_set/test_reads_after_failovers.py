@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog._native import system
 from embedlog.errors import LeaderNotAvailableError, OffsetOutOfRangeError
 from tests.support.replica_moves import opened, values
 from tests.support.replica_partitions import Process, a_set
@@ -155,3 +156,15 @@ def test_a_scan_of_a_read_only_log_waits_for_the_next_leader(late: embedlog.Log,
         late.housekeep()  # elects the follower, which commits
         thread.join(60)
         assert found == WANTED
+
+
+def test_a_reader_that_finds_nothing_where_a_page_shows_records_ends_at_its_first_deadline(late: embedlog.Log) -> None:
+    """The page can be that of a lost directory, which stays mapped (LEDPARTITION-6). Each call before waits for a change."""
+    partition: Any = late._engine.partition("t", 0)
+    assert partition.awaited_bounds(5, "read_uncommitted").high_watermark == 5
+    since_ns, calls = system.boot_ns(), 0
+    with pytest.raises(LeaderNotAvailableError, match="returns all records below 5 before the deadline"):
+        while calls < 1000:
+            assert partition.awaited_bounds(5, "read_uncommitted", since_ns).high_watermark == 5
+            calls += 1
+    assert 0 < calls < 100, "it does not occupy a processor"
