@@ -19,6 +19,7 @@ from embedlog.errors import OffsetOutOfRangeError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
+from embedlog.partition.replication.refusals import Fenced
 from embedlog.partition.roll import roll
 from embedlog.partition.segment_info import newest_header
 from embedlog.partition.state import PartitionState
@@ -110,12 +111,13 @@ def publish_start(held: LockedPartition, now: Published, start: int) -> Publishe
     return after
 
 
-def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
+def delete_records(lock: AppendLock, syncer: Syncer, offset: int, epoch: int | None = None) -> int:
     """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
 
+    With an epoch the page must be in it: in another one, other records can be at these offsets.
     Skipped records are synced first: after a power loss a log must not end before its start.
     REQUIRES the directory lock, which covers the checkpoint. In a set the caller writes the checkpoint later.
-    Raises OffsetOutOfRangeError, DurabilityError.
+    Raises OffsetOutOfRangeError, DurabilityError, Fenced.
     """
     state = lock.state
     start = state.bounds().high_watermark if offset == -1 else offset
@@ -123,6 +125,8 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
         syncer.wait(start, state.deadline())
     with lock.exclusive() as held:
         now = held.now
+        if epoch is not None and now.epoch != epoch:
+            raise Fenced
         if not 0 <= start <= now.high_watermark:
             raise OffsetOutOfRangeError(
                 f"cannot delete records of {state.name}",

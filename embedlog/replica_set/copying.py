@@ -79,10 +79,13 @@ def copy(
         raise Fenced
     at = now.log_end
     if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
-        limit = None
-        if compared and not complete and replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
-            limit = _equal_end(leader.partition, follower)
-        at = follower.replica.follow(leader.node, leader.epoch, leader.partition.epoch_end, deadline_ns, limit=limit)
+        limit = start = None
+        if compared and not complete:
+            start = leader.shown().log_start
+            if replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
+                limit = _equal_end(leader.partition, follower)
+        epoch_end = leader.partition.epoch_end
+        at = follower.replica.follow(leader.node, leader.epoch, epoch_end, deadline_ns, limit=limit, start=start)
     work = _Copying(leader, follower, deadline_ns, complete)
     source = work.source().now
     if at < end:
@@ -91,7 +94,7 @@ def copy(
         if own.high_watermark < source.log_start <= own.log_end:  # COPYING-9
             follower.replica.learn(leader.epoch, source.log_start, deadline_ns)
             own = follower.published()
-        follower.delete_records(min(source.log_start, own.high_watermark))
+        follower.delete_records(min(source.log_start, own.high_watermark), leader.epoch)
     return at
 
 
@@ -177,8 +180,10 @@ def _read(read: Read, leader: Leader, offset: int) -> Fetched | None:
 
 def _equal_end(leader: Partition, follower: Partition) -> int:
     """The offset up to which both logs have the same batches; of a compacted topic with a difference, the log start."""
-    now = follower.published()
-    at = max(now.log_start, leader.published().log_start)
+    now, theirs = follower.published(), leader.published()
+    at = max(now.log_start, theirs.log_start)
+    if at > theirs.log_end:
+        return now.log_start
     while at < now.log_end:
         following = _compared(leader.replica.read(at, LARGE_CHUNK_BYTES), _own(follower, at))
         if following is None:

@@ -329,7 +329,7 @@ class PartitionReplicas(Leaders):
                 if follower.bounds().log_start < start:
                     copy(leader, follower, start, deadline_ns)
                     follower.replica.learn(leader.epoch, start, deadline_ns)
-                    follower.delete_records(start)
+                    follower.delete_records(start, leader.epoch)
             except EmbedlogError as problem:
                 if self.blame(problem) == leader.node:
                     raise LeaderChanged from problem

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError, OffsetOutOfRangeError
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
 from embedlog.partition.log_context import Appended, AppendProgress
-from embedlog.partition.replication.replica_log import NotLeader, TooFew
+from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.open_directories import is_of_storage
@@ -331,18 +331,16 @@ class ReplicatedPartition(LedPartition):
 
     def delete_records(self, offset: int) -> int:
         """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICA-20)."""
-        start, until = self._at_leader(lambda partition: partition.delete_records(offset)), self.deadline()
+        self._check_open()
+        until = self.deadline()
         while True:
-            leader = self._led(until)
+            leader = self._shown(until)
             try:
-                if leader.partition.published().log_start < start:  # it leads since
-                    leader.partition.delete_records(start)
-                self._replicas.raise_start(leader, start, until)
-                return start
-            except LeaderChanged:
+                offset = leader.partition.delete_records(offset, leader.epoch)  # the next leader deletes up to the same one
+                self._replicas.raise_start(leader, offset, until)
+                return offset
+            except (LeaderChanged, Fenced):
                 self._leader = None
-            except OffsetOutOfRangeError:  # it has not committed the start of its epoch
-                self._commit(start, until)
             except EmbedlogError as problem:
                 self._failed(problem, until)
             self._check_deadline(until)

@@ -8,6 +8,8 @@ REPLICALOG-4  no file of another directory is read under this lock, except for c
 REPLICALOG-5  a page without a role has no high watermark: the checkpoint of the last orderly close has one (REPLICA-11)
 REPLICALOG-6  of a follower that began again, `purged_to` is above the log end until its copy has passed it. It is that of the
               leader of this epoch, as of the begin: the copy of another one begins again (REPLICA-20)
+REPLICALOG-7  a replica outside ISR and ELR with a log start above its leader's, and nothing of that log, begins again at the
+              leader's. Otherwise it would join without the records between both
 """
 
 from __future__ import annotations
@@ -185,12 +187,19 @@ class ReplicaLog:
         self._epochs.compare_early()
 
     def follow(
-        self, leader: int, epoch: int, epoch_end: EpochEnd, deadline_ns: int | None = None, *, limit: int | None = None
+        self,
+        leader: int,
+        epoch: int,
+        epoch_end: EpochEnd,
+        deadline_ns: int | None = None,
+        *,
+        limit: int | None = None,
+        start: int | None = None,
     ) -> int:
         """Follow a leader in this epoch; the log end after the cut (REPLICALOG-3). Raises Fenced.
 
-        `limit`: nothing after this offset is kept, because its bytes are not those of the leader.
-        `epoch_end` is `Partition.epoch_end` of the leader. It is called without a lock (REPLICALOG-4).
+        `limit`: nothing after this offset is kept, because its bytes are not those of the leader. `start`: the leader's log
+        start, for a replica outside ISR and ELR (REPLICALOG-7). `epoch_end`: the leader's, called without a lock (REPLICALOG-4).
         """
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         while True:
@@ -203,7 +212,7 @@ class ReplicaLog:
                 end = agreed_end(epochs, now.log_end, epoch_end)
             end = end if limit is None else min(end, limit)
             with self.exclusive(until) as held:
-                found = self._follow_locked(held, leader, epoch, end, now.log_end, epochs)
+                found = self._follow_locked(held, leader, epoch, (end, start), now.log_end, epochs)
             if found is None:
                 raise Fenced
             if found >= 0:
@@ -212,10 +221,12 @@ class ReplicaLog:
                 raise LockTimeoutError("the log keeps changing before it follows", path=self._state.path)
 
     def _follow_locked(
-        self, held: LockedReplica, leader: int, epoch: int, end: int, seen_end: int, seen: EpochCache
+        self, held: LockedReplica, leader: int, epoch: int, agreed: tuple[int, int | None], seen_end: int, seen: EpochCache
     ) -> int | None:
-        """The log end after the cut; None if the page is in a later epoch, -1 if the log is not the seen one."""
-        now, replica = held.now, held.replica
+        """The log end after the cut; None if the page is in a later epoch, -1 if the log is not the seen one.
+        `agreed`: the end of what the leader has, too, and the `start` of `follow`.
+        """
+        (end, start), now, replica = agreed, held.now, held.replica
         if now.epoch > epoch or (now.epoch == epoch and replica.role == ROLE_LEADER):
             return None
         if now.epoch == epoch and replica.role == ROLE_FOLLOWER:
@@ -228,7 +239,10 @@ class ReplicaLog:
         if now != held.now:
             held.publish(now, replica)
         changed = replica._replace(maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0)
-        held.truncate(max(end, now.log_start), epoch, changed)
+        if start is not None and end <= now.log_start > start:
+            held.restart(start, epoch, changed)  # REPLICALOG-7
+        else:
+            held.truncate(max(end, now.log_start), epoch, changed)
         return held.now.log_end
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
@@ -401,7 +415,7 @@ class ReplicaLog:
             return False
         now, replica = found
         follows = replica.role == ROLE_FOLLOWER and now.epoch == leader.epoch
-        has = now.log_end >= needed and now.log_start >= leader.log_start
+        has = leader.log_end >= now.log_end >= needed and now.log_start >= leader.log_start
         return follows and has and (not durable or page.word(system.WORD_DURABLE) >= needed)
 
 
