@@ -6,6 +6,7 @@ SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directo
     heartbeat. Session and transaction timeouts end such a holder
 SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in it
 SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is usable
+SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the next one then
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from embedlog.errors import StorageError
 from embedlog.storage.liveness import Lease, Liveness, SlotState
 
 if TYPE_CHECKING:
     from embedlog.format.process_slot import ProcessSlot
+
+T = TypeVar("T")
 
 _UNKNOWN = SlotState(True)
 
@@ -47,20 +50,27 @@ class SetLiveness(Liveness):
         with self._choosing:
             return list(self._each.values())
 
-    def _first(self) -> Liveness:
+    def _in_first(self, call: Callable[[Liveness], T]) -> T:
+        """The result of a call in the first directory in which it succeeds. Raises StorageError (SETLIVENESS-5)."""
         usable, _ = self._directories()
-        if not usable:
-            raise StorageError("no directory of the set is usable for a process slot", path=self.path)
-        return self._in(usable[0])
+        problem = StorageError("no directory of the set is usable for a process slot", path=self.path)
+        for directory in usable:
+            try:
+                return call(self._in(directory))
+            except StorageError as failed:
+                problem = failed
+        raise problem
 
     def begin(self) -> ProcessSlot:
-        return self._first().begin()
+        return self._in_first(lambda each: each.begin())
 
     def lease(self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int) -> Lease:
-        return self._first().lease(
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            max_poll_interval_ms=max_poll_interval_ms,
+        return self._in_first(
+            lambda each: each.lease(
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+                max_poll_interval_ms=max_poll_interval_ms,
+            )
         )
 
     def shows(self, lease: Lease) -> bool:

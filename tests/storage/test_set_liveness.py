@@ -121,3 +121,19 @@ def test_a_killed_process_frees_its_slot(places: list[Path], stack: ExitStack) -
 def test_without_a_usable_directory_there_is_no_slot(stack: ExitStack) -> None:
     with pytest.raises(StorageError, match="usable"):
         a_view(stack).slots.begin()
+
+
+def test_a_slot_begins_in_the_next_directory_if_the_loss_of_the_first_one_is_not_noticed(
+    places: list[Path], stack: ExitStack
+) -> None:
+    """SETLIVENESS-5."""
+    view, other = a_view(stack, *places), a_view(stack, *places[1:])
+    places[0].rename(places[0].with_name("lost"))
+    mine = view.slots.begin()
+    assert other.slots.probe(mine)
+    lease = view.slots.lease(**LEASE)
+    assert lease.path.parent == places[1]
+    for place in places[1:]:
+        place.rename(place.with_name(f"lost-{place.name}"))
+    with pytest.raises(StorageError):
+        a_view(stack, *places).slots.begin()
