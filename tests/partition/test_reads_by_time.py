@@ -104,7 +104,8 @@ def test_random_times_of_all_codecs_and_segments(tmp_path: Path, rng: random.Ran
     with opened(tmp_path) as log:
         filled(log, rng, kind)
     with reading(tmp_path, how) as log:
-        assert compare(log, rng) > (0.3 if kind == "late" else 0.7), "the short way was taken"
+        # The share depends on the drawn times and segments: from 0.5 to 1 in 144 runs, and 0 without the short way.
+        assert compare(log, rng) > 0.3, "the short way was taken"
         with log.consumer() as reader:
             reader.assign([T0])
             short = 0
