@@ -46,5 +46,5 @@ def _committed_at_once(original, self, leader, end, deadline_ns, *, wait=True):
 
 
 @replaces("tail_is_kept", "embedlog.partition.replication.replica_log:ReplicaLog.follow")
-def _nothing_is_cut(original, self, leader, epoch, epoch_end, deadline_ns=None, *, limit=None):
-    return original(self, leader, epoch, lambda known: (known, 1 << 62), deadline_ns, limit=limit)
+def _nothing_is_cut(original, self, leader, epoch, epoch_end, deadline_ns=None, *, limit=None, start=None):
+    return original(self, leader, epoch, lambda known: (known, 1 << 62), deadline_ns, limit=limit, start=start)
