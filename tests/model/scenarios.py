@@ -30,6 +30,7 @@ TWO = ("ah", "d")                 # one process appends, one decides
 BOTH = ("ahd", "d")               # both decide, one of them appends too
 SLOW = ("ahd", "x")               # one deletes, at any time
 WRITES = (("k", 1), ("k", None), ("j", 1))
+LATER = (("k", 1), ("k", 2), ("k", None))
 
 # Bounds, smallest first: a mutant is tried in this order and stops at its first violation.
 SCENARIOS = {
@@ -114,6 +115,9 @@ SCENARIOS = {
     "replica_cleaning": {
         "log start": {"writes": WRITES, "deletes": 1, "leaves": 1},
         "page created again": {"writes": WRITES, "cleans": 1, "leaves": 1, "rebuilds": 1},
+        "cut within a compaction": {"writes": LATER, "cleans": 2, "leaves": 1, "swaps": True},
+        "two of two in sync needed": {"writes": WRITES, "cleans": 2, "leaves": 1, "elections": 2, "least": 2},
+        "followers compact": {"writes": (*LATER, ("j", 1)), "cleans": 3, "leaves": 1, "rebuilds": 1},
         "compaction": {"writes": WRITES, "cleans": 2, "leaves": 1, "rebuilds": 1, "elections": 2},
         "three replicas": {"replicas": 3, "writes": WRITES[:2], "cleans": 2, "leaves": 2},
     },
@@ -238,7 +242,7 @@ FAST = {
     "replicated_append": ("kill",),
     "single_lock": ("one of two replicas fails",),
     "replica_reads": ("three replicas",),
-    "replica_cleaning": ("log start", "page created again"),
+    "replica_cleaning": ("log start", "page created again", "cut within a compaction", "two of two in sync needed"),
     "reassignment": ("there and back", "target replaced"),
     "replica_settings": ("directory restored",),
     "replica_unclean": ("written alone", "put back"),
@@ -299,8 +303,8 @@ SHOWN_BY = {
     ("replicas", "grow_synced"): "durable, growth, power loss",
     ("replicas", "registrations"): "durable, copy of another registration",
     ("replica_groups", "assign_committed"): "failover and kill",
-    ("replica_cleaning", "purged_taken"): "three replicas",
-    ("replica_cleaning", "same_source"): "three replicas",
+    ("replica_cleaning", "purged_lowered"): "three replicas",
+    ("replica_cleaning", "swap_of_follower"): "followers compact",
     ("replica_transactions", "init_committed"): "two transactions, two producers",
 }
 
