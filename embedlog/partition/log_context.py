@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native.lazy_numpy import np
-from embedlog.errors import InvalidRecordError
+from embedlog.errors import InvalidRecordError, OffsetOutOfRangeError
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.partition.usual.recent_batches import RecentBatches
 from embedlog.storage import checkpoints, file_names, files
@@ -353,3 +353,10 @@ def check_sizes(run: EncodedRun, config: TopicConfig, name: str) -> None:
         raise InvalidRecordError(f"an append to {name} without a batch")
     if len(run.buffer) > config.batch_limit:
         config.check_batch(int(run.batches["size"].max()), f"a batch for {name}")
+
+
+def check_start(start: int, high_watermark: int, name: str, path: Path) -> None:
+    """Raises OffsetOutOfRangeError if records of a partition cannot be deleted up to an offset."""
+    if not 0 <= start <= high_watermark:
+        text = f"cannot delete records of {name}"
+        raise OffsetOutOfRangeError(text, path=path, expected=f"-1, or 0 to {high_watermark}", found=start)

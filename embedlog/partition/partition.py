@@ -342,7 +342,7 @@ class Partition:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch known here that is at most `epoch`, and the offset at which it ended; (-1, -1) if there is none."""
         self._state.ensure_open()
-        return self.replica.epoch_end(epoch)
+        return self.replica.epochs.end(epoch)
 
     def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
         """The first record with this timestamp or a later one, None if there is none."""

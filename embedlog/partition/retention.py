@@ -15,9 +15,9 @@ from embedlog import segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
-from embedlog.errors import OffsetOutOfRangeError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
+from embedlog.partition.log_context import check_start
 from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.refusals import Fenced
 from embedlog.partition.roll import roll
@@ -127,13 +127,7 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int, epoch: int | N
         now = held.now
         if epoch is not None and now.epoch != epoch:
             raise Fenced
-        if not 0 <= start <= now.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"cannot delete records of {state.name}",
-                path=state.path,
-                expected=f"-1, or 0 to {now.high_watermark}",
-                found=offset,
-            )
+        check_start(start, now.high_watermark, state.name, state.path)
         if start <= now.log_start:
             return now.log_start
         state.mark_dirty()

@@ -51,7 +51,9 @@ class CatchUp:
         try:
             if self._replicas.rise_to(follower, leader.epoch, self._deadline()):
                 raise LeaderChanged
-            throttle = self._replicas.throttle(leader, node, throttle_of(decided) if node in decided.adding else None)
+            throttle = self._replicas.throttle(
+                leader.partition.config, leader.node, node, throttle_of(decided) if node in decided.adding else None
+            )
             at, last = follower.published().log_end, -1
             while not ending() and (last < 0 or until_ns is None or system.boot_ns() < until_ns) and throttle.claim():
                 end, before = leader.partition.published().log_end, follower.size_bytes()

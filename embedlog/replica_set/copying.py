@@ -31,6 +31,7 @@ from embedlog.partition.replication.replica_log import Fenced, Source, lacks_del
 if TYPE_CHECKING:
     import numpy as np
 
+    from embedlog._native.replication import Replica
     from embedlog._native.system import Published
     from embedlog.partition.api import Fetched
     from embedlog.partition.partition import Partition
@@ -81,7 +82,9 @@ def copy(
     if now.epoch < leader.epoch or replica.role != replication.ROLE_FOLLOWER:
         limit = start = None
         if compared and not complete:
-            start = leader.shown().log_start
+            source, shown = leader.page()
+            if not _is_member(shown, follower):  # another process may have added it since the caller looked
+                start = source.log_start
             if replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
                 limit = _equal_end(leader.partition, follower)
         epoch_end = leader.partition.epoch_end
@@ -109,8 +112,7 @@ class _Copying(NamedTuple):
     def source(self) -> Source:
         """What the leader shows now. Raises NotLeader."""
         now, replica = self.leader.page()
-        member = bool(replica.maximal_isr >> self.follower.replica.slot & 1)
-        return source_of(now, replica, complete=member or self.complete)
+        return source_of(now, replica, complete=self.complete or _is_member(replica, self.follower))
 
     def copied(self, at: int, end: int, step: Step | None) -> tuple[int, Published]:
         """Copy from the follower's log end on: its new one, and what the leader showed last.
@@ -139,6 +141,11 @@ class _Copying(NamedTuple):
         if step is not None:
             step(at)
         return at, source.now
+
+
+def _is_member(leader: Replica, follower: Partition) -> bool:
+    """Whether the page of a leader has a follower in its maximal ISR."""
+    return bool(leader.maximal_isr >> follower.replica.slot & 1)
 
 
 def _is_much(leader: Leader, source: Published, at: int) -> bool:

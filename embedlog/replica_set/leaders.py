@@ -276,6 +276,11 @@ class Leaders(PartitionDirectories):
         decided = state.partitions.get(self._place)
         return 1 if decided is None else state.required(decided, self.least_default)
 
+    def is_large_enough(self, leader: Leader) -> bool:
+        """Whether the decided ISR is large enough for `acks=all` of this process. Raises NotLeader, StorageError."""
+        _, replica = leader.page()
+        return replica.decided_isr.bit_count() >= max(replica.min_in_sync, self.needed())
+
     # ---- elections -------------------------------------------------------------------------------
 
     def _elect(self, deadline_ns: int) -> str:

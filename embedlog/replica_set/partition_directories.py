@@ -25,6 +25,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.open_directories import Damage, OpenDirectories, OpenDirectory
 from embedlog.replication.events import Place, Refusal
 from embedlog.replication.records import NO_LEADER
@@ -34,6 +35,7 @@ from embedlog.storage.call_deadline import NEVER_NS, bounded
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from embedlog.config.topic import TopicConfig
     from embedlog.partition.partition import Partition
     from embedlog.replica_set.decisions import proposals
     from embedlog.replication.state import State
@@ -99,6 +101,21 @@ class PartitionDirectories:
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for."""
         return self._directories.lock_deadline(deadline_ns)
+
+    def throttle(self, config: TopicConfig, source: int, target: int, rate: int | None) -> Throttle:
+        """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a reassignment."""
+        out, into = self._directories.rates
+        limits = []
+        named = is_throttled(config.leader_replication_throttled_replicas, self.number, source)
+        rates = [each for each in (out if named else None, rate) if each is not None]
+        found = self._directories.member(source)
+        if rates and found is not None and found.directory is not None:
+            limits.append(RateLimit(found.directory.copies_out, min(rates)))
+        named = is_throttled(config.follower_replication_throttled_replicas, self.number, target)
+        found = self._directories.member(target)
+        if into is not None and named and found is not None and found.directory is not None:
+            limits.append(RateLimit(found.directory.copies_in, into))
+        return Throttle(limits)
 
     def deleted(self) -> bool:
         """Whether the topic was deleted, as far as one copy of the decision log shows."""

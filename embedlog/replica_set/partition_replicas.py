@@ -29,7 +29,6 @@ from embedlog.errors import (
 from embedlog.partition.replication.replica_log import Fenced, NotLeader
 from embedlog.replica_set.copying import check_copied, copy
 from embedlog.replica_set.decisions.proposals import MakeEvent, Steps
-from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
 from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders, decision_of, slot_of
 from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
@@ -59,8 +58,9 @@ class PartitionReplicas(Leaders):
     def in_sync(self, leader: Leader, leave_until_ns: int | None = None) -> list[tuple[int, Partition]]:
         """The nodes and replicas of the maximal ISR that this process reaches, the leader first.
 
-        With a deadline the others leave the ISR: the result is the whole of it. Raises LeaderChanged then. A reader takes the
-        ISR of the newest decision: without a process that writes there is no page.
+        With a deadline the others leave the ISR: the result is the whole of it. Raises LeaderChanged, also if the leader has
+        become a follower: its page shows no ISR then. A reader takes the ISR of the newest decision: without a process that
+        writes there is no page.
         """
         found = [(leader.node, leader.partition)]
         for node in self.decided(self._decisions.hint()).isr if self.read_only else self._maximal_isr(leader):
@@ -85,7 +85,10 @@ class PartitionReplicas(Leaders):
         return found
 
     def _maximal_isr(self, leader: Leader) -> list[int]:
-        _, replica = leader.partition.replica.published()
+        try:
+            _, replica = leader.page()
+        except NotLeader as changed:
+            raise LeaderChanged from changed
         return [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
 
     def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
@@ -105,20 +108,6 @@ class PartitionReplicas(Leaders):
             return -1, ()
         found = tuple(node for node in decided.isr if node in state.nodes and state.nodes[node].rack == rack)
         return decided.leader_epoch, () if decided.leader in found else found
-
-    def throttle(self, leader: Leader, node: int, rate: int | None) -> Throttle:
-        """The limits of copies to a replica outside the ISR: of its topic, and the `rate` of a reassignment."""
-        out, into = self._directories.rates
-        config, limits = leader.partition.config, []
-        named = is_throttled(config.leader_replication_throttled_replicas, self.number, leader.node)
-        rates = [each for each in (out if named else None, rate) if each is not None]
-        source, target = self._directories.member(leader.node), self._directories.member(node)
-        if rates and source is not None and source.directory is not None:
-            limits.append(RateLimit(source.directory.copies_out, min(rates)))
-        named = is_throttled(config.follower_replication_throttled_replicas, self.number, node)
-        if into is not None and named and target is not None and target.directory is not None:
-            limits.append(RateLimit(target.directory.copies_in, into))
-        return Throttle(limits)
 
     def present_leader(self) -> Leader | None:
         """The decided leader if its page shows that it leads; nothing is installed or elected for that."""
@@ -216,12 +205,17 @@ class PartitionReplicas(Leaders):
     def commit_for_all(self, leader: Leader, end: int, deadline_ns: int) -> None:
         """As `commit`, for `acks=all` of this process. Raises also if the ISR became too small for it (LEADERS-9)."""
         self.commit(leader, end, deadline_ns)
-        if (needed := self.needed()) == 1:
+        if self.needed() == 1:
             return
-        _, replica = leader.partition.replica.published()
-        if replica.role != replication.ROLE_LEADER:
-            raise LeaderChanged
-        if replica.decided_isr.bit_count() < needed:
+        try:
+            enough = self.is_large_enough(leader)
+        except NotLeader as changed:
+            raise LeaderChanged from changed
+        except EmbedlogError as problem:
+            if self.blame(problem, deadline_ns) != leader.node:
+                raise
+            raise LeaderChanged from problem
+        if not enough:
             raise self._not_committed(leader, end, "but too few replicas are in sync")
 
     def _check_size(self, leader: Leader, end: int) -> None:
@@ -264,8 +258,8 @@ class PartitionReplicas(Leaders):
         """Commit what was appended with `acks=1`, and let replicas outside the ISR catch up and join, except for those that wait
         (REPLICA-25).
         """
-        decided, changes = self.decided(self._decisions.hint()), self._directories.changes
-        leader = self.leader(deadline_ns, wait=False)
+        changes, leader = self._directories.changes, self.leader(deadline_ns, wait=False)
+        decided = self.decided(self._decisions.hint())  # not older than the leader: a removed replica gets no copy
         try:
             self._commit_rest(leader, deadline_ns, wait=False)
             self.spread(leader, deadline_ns)
@@ -320,11 +314,14 @@ class PartitionReplicas(Leaders):
         self._spread = high_watermark
 
     def raise_start(self, leader: Leader, start: int, deadline_ns: int) -> None:
-        """Store the leader's log start in every other directory of the ISR; a follower that fails leaves it (REPLICA-20).
+        """Store a log start in every other directory of the ISR; a follower that fails leaves it (REPLICA-20).
 
-        A follower takes the high watermark first: its log start must not be above it. Raises LeaderChanged.
+        A follower takes the high watermark first: its log start must not be above it. Raises LeaderChanged, and
+        NotEnoughReplicasError if the ISR is too small for an append: a replica outside it could lead next.
         """
-        for node, follower in self.in_sync(leader, deadline_ns)[1:]:
+        followers = self.in_sync(leader, deadline_ns)[1:]
+        self._check_size_before(leader)
+        for node, follower in followers:
             try:
                 if follower.bounds().log_start < start:
                     copy(leader, follower, start, deadline_ns)
@@ -336,6 +333,11 @@ class PartitionReplicas(Leaders):
                 self.leave(leader, node, deadline_ns)
             except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed
+        self._check_size_before(leader)
+
+    def _check_size_before(self, leader: Leader) -> None:
+        if not self.is_large_enough(leader):
+            raise self.too_few(leader)
 
     def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
         """Commit what was appended with `acks=1`, if the ISR is large enough. `wait`: for a majority that must decide."""
@@ -367,19 +369,24 @@ class PartitionReplicas(Leaders):
 
         Raises LeaderChanged if it joins meanwhile, LeaderNotAvailableError if its directory fails.
         """
-        loaded = self._without_role(node, deadline_ns)
-        with leader.partition.replica.exclusive(deadline_ns):  # after this no earlier join is in progress
-            leads = self.leads(leader)
-        state = self._decisions.settle(deadline_ns)
-        decided, member = self.decided(state), self._directories.get(node)
-        if not leads or self.is_member(leader, node) or node in (*decided.isr, *decided.elr) or node not in decided.replicas:
-            raise LeaderChanged
+        loaded, state = self._without_role(node, deadline_ns), self.check_left(leader, node, deadline_ns)
+        member = self._directories.get(node)
         if member is None or member.directory is None:
             raise LeaderNotAvailableError(f"the directory of node {node} fails: {self.name} is repaired after it returns")
         system.point("renew-left")
         if loaded is not None:
             return loaded.replica.restart_damaged(leader.shown().log_start, deadline_ns)
         return member.directory.renew(self._place, state)
+
+    def check_left(self, leader: Leader, node: int, deadline_ns: int) -> State:
+        """The settled state, with a replica outside ISR and ELR: its log can be cut. Raises LeaderChanged otherwise."""
+        with leader.partition.replica.exclusive(deadline_ns):  # after this no earlier join is in progress
+            leads = self.leads(leader)
+        state = self._decisions.settle(deadline_ns)
+        decided = self.decided(state)
+        if not leads or self.is_member(leader, node) or node in (*decided.isr, *decided.elr) or node not in decided.replicas:
+            raise LeaderChanged
+        return state
 
     def _without_role(self, node: int, deadline_ns: int) -> Partition | None:
         """A replica that is loaded although its repair fails: it has no role now. None if it is not loaded."""
@@ -426,7 +433,10 @@ class PartitionReplicas(Leaders):
             follower = self._partition(member)
             if self.rise_to(follower, leader.epoch, deadline_ns):
                 raise LeaderChanged
-            end, complete = leader.partition.published().log_end, node in self.decided(self._decisions.hint()).elr
+            end, decided = leader.partition.published().log_end, self.decided(self._decisions.hint())
+            if node not in decided.replicas:
+                return False
+            complete = node in decided.elr
             copy(leader, follower, end, deadline_ns, compared=True, complete=complete)
             state = self._decisions.hint()
             decided, slot, replica = self.decided(state), slot_of(state, node), leader.partition.replica

@@ -4,6 +4,9 @@ REPLICATEDPARTITION-1  an append is made once: before it continues at another le
     batches are there (PARTITIONREPLICAS-1)
 REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
     (REPLICA-22)
+REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and in the leader last. A call
+    that is refused, because the ISR is too small or a member cannot leave it, has deleted nothing. What readers of the leader
+    miss is deleted in the whole ISR
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
-from embedlog.partition.log_context import Appended, AppendProgress
+from embedlog.partition.log_context import Appended, AppendProgress, check_start
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition
@@ -79,7 +82,12 @@ class ReplicatedPartition(LedPartition):
     def _in_sync(self) -> list[tuple[int, Partition]]:
         """The replicas in the ISR, the leader first."""
         deadline_ns = self.deadline()
-        return self._replicas.in_sync(self._led(deadline_ns))
+        while True:
+            try:
+                return self._replicas.in_sync(self._led(deadline_ns))
+            except LeaderChanged:
+                self._leader = None
+            self._check_deadline(deadline_ns)
 
     # ---- appending -------------------------------------------------------------------------------
 
@@ -208,7 +216,13 @@ class ReplicatedPartition(LedPartition):
         while True:
             self._leader = None
             leader = self._led(until)
-            if not committed_in(leader, epoch, end - 1):
+            try:
+                there = committed_in(leader, epoch, end - 1)
+            except EmbedlogError as problem:
+                self._failed(problem, until)
+                self._check_deadline(until)
+                continue
+            if not there:
                 raise LeaderNotAvailableError(f"the leader of {self._replicas.name} changed before the commit")
             try:
                 return self._committed(leader, end, until, written=written)
@@ -232,7 +246,12 @@ class ReplicatedPartition(LedPartition):
             except NotEnoughReplicasAfterAppendError:
                 if system.boot_ns() >= until:
                     raise
-            if not self._replicas.leads(leader):
+            try:
+                leads = self._replicas.leads(leader)
+            except EmbedlogError as problem:
+                self._failed(problem, until)
+                raise LeaderChanged from problem
+            if not leads:
                 raise LeaderChanged
             self._replicas.wait(version, until)
 
@@ -330,16 +349,23 @@ class ReplicatedPartition(LedPartition):
         return self._at_leader(lambda partition: partition.stored_epoch(producer_id))
 
     def delete_records(self, offset: int) -> int:
-        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICA-20)."""
+        """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICATEDPARTITION-3).
+
+        Raises also NotEnoughReplicasError, NotEnoughDirectoriesError; LeaderNotAvailableError.
+        """
         self._check_open()
         until = self.deadline()
         while True:
-            leader = self._shown(until)
             try:
-                offset = leader.partition.delete_records(offset, leader.epoch)  # the next leader deletes up to the same one
+                leader = self._shown(until)
+                high_watermark = leader.shown().high_watermark
+                offset = high_watermark if offset == -1 else offset  # the next leader deletes up to the same one
+                check_start(offset, high_watermark, self._replicas.name, leader.partition.path)
                 self._replicas.raise_start(leader, offset, until)
-                return offset
-            except (LeaderChanged, Fenced):
+                start = leader.partition.delete_records(offset, leader.epoch)
+                self._replicas.raise_start(leader, offset, until)  # in a member that joined meanwhile
+                return start
+            except (LeaderChanged, Fenced, NotLeader):
                 self._leader = None
             except EmbedlogError as problem:
                 self._failed(problem, until)
@@ -375,20 +401,40 @@ class ReplicatedPartition(LedPartition):
 
 def committed_in(leader: Leader, epoch: int, offset: int) -> bool:
     """Whether a record that was appended in `epoch` at `offset` is in this leader's log (PARTITIONREPLICAS-1)."""
-    known, end = leader.partition.epoch_end(epoch)
-    return known == epoch and offset < end
+    return leader.partition.replica.epochs.contains(epoch, offset)
 
 
 def survived(progress: AppendProgress, leader: Leader) -> None:
-    """Reduce the progress of an append to its first batches that are in this leader's log, by the epoch of each."""
-    pieces, times_ms, epochs = progress.pieces, progress.times_ms, progress.epochs
-    rows = iter(progress.run.batches)
+    """Reduce the progress of an append to its first batches that are in this leader's log, by the epoch of each.
+
+    The others are appended again, perhaps at lower offsets, and must be committed again. An error of the directory changes
+    nothing: the next leader is asked for the same batches.
+    """
+    found = list(_contained(progress, leader))
+    committed = min(progress.committed, found[-1].end if found else 0, leader.partition.published().high_watermark)
     progress.start, progress.pieces, progress.times_ms, progress.epochs = 0, [], [], []
-    for (base, following), time_ms, progress.epoch in zip(pieces, times_ms, epochs, strict=True):
+    for each in found:
+        progress.epoch = each.epoch
+        progress.take(each.base, each.end, each.size, each.time_ms)
+    progress.committed = committed
+
+
+class _AppendedBatch(NamedTuple):
+    base: int
+    end: int  # the offset after it
+    size: int
+    time_ms: int
+    epoch: int
+
+
+def _contained(progress: AppendProgress, leader: Leader) -> Iterator[_AppendedBatch]:
+    """The first batches of a run that are in a leader's log."""
+    rows = iter(progress.run.batches)
+    for (base, following), time_ms, epoch in zip(progress.pieces, progress.times_ms, progress.epochs, strict=True):
         while base < following:
             row = next(rows)
-            after = base + int(row["last_offset_delta"]) + 1
-            if not committed_in(leader, progress.epoch, after - 1):
+            end = base + int(row["last_offset_delta"]) + 1
+            if not committed_in(leader, epoch, end - 1):
                 return
-            progress.take(base, after, int(row["size"]), time_ms)
-            base = after
+            yield _AppendedBatch(base, end, int(row["size"]), time_ms, epoch)
+            base = end

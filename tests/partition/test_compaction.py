@@ -161,6 +161,28 @@ def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(tmp_path: Path, monk
         assert table(rows(log)) == last_values(pairs)
 
 
+def test_a_log_that_is_cut_after_the_bounds_of_a_pass_keeps_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds can be above the high watermark of the log after the cut (SEGMENTSWAP-6)."""
+    pairs = [(b"k%d" % (number % 7), b"v%d" % number * 8) for number in range(200)]
+    due = cleaner.Cleaner.due
+
+    def cut(work: cleaner.Cleaner, known: int, now_ms: int) -> Any:
+        found = due(work, known, now_ms)
+        work.state.page.add(system.WORD_CUTS, 1)
+        return found
+
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT)
+        put(log, pairs)
+        before = rows(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(cleaner.Cleaner, "due", cut)
+            log.housekeep()
+        assert rows(log) == before
+        log.housekeep()
+        assert table(rows(log)) == last_values(pairs)
+
+
 @pytest.mark.parametrize("repaired", [False, True])
 def test_no_power_loss_during_a_swap_loses_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool) -> None:
     """Any of the renames of a swap may be on the disk, and any may be missing: renames are not ordered without a sync.

@@ -13,11 +13,15 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
+from embedlog._native import system
 from embedlog.errors import NotEnoughReplicasAfterAppendError, UnknownTopicOrPartitionError
 from embedlog.partition import append_lock
 from embedlog.partition.replication.replica_log import ReplicaLog
+from embedlog.replica_set import parallel_sync
 from embedlog.replica_set.assignments import Assignments
-from tests.support.replica_moves import moved, opened, partition_of, values
+from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.replica_set.partition_replicas import PartitionReplicas
+from tests.support.replica_moves import WAIT_S, moved, opened, partition_of, values
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of
 
@@ -207,3 +211,54 @@ def test_a_reader_of_decisions_waits_for_their_commit(tmp_path: Path, monkeypatc
         assert process.partition.confirm(2, 0)
         assert waits
         assert process.partition.published().high_watermark == 2
+
+
+# ---- another replica leads -------------------------------------------------------------------------------------------
+
+BY_HAND = {"auto.leader.rebalance.enable": False, "lock.timeout.ms": 60_000}
+
+
+def follow(root: Path, log: embedlog.Log) -> None:
+    """The first directory, which leads, is lost and returns."""
+    lose(root, 1)
+    log.housekeep()
+    assert partition_of(log, T0).leader == 2
+    (root / "gone1").rename(root / "d1")
+    until_ns = system.boot_ns() + WAIT_S * 1_000_000_000
+    while sorted(partition_of(log, T0).isr) != [1, 2, 3]:
+        assert system.boot_ns() < until_ns
+        log.housekeep()
+
+
+def test_records_stay_deleted_if_another_replica_leads_before_the_followers_delete_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page of a leader that follows by now names no member of the ISR: the followers were not asked to delete anything."""
+    with written(tmp_path, **BY_HAND) as log:
+        send(log, b"b")
+        raise_start, led = PartitionReplicas.raise_start, list[int]()
+
+        def late(self: PartitionReplicas, leader: Leader, start: int, deadline_ns: int) -> None:
+            if not led:
+                led.append(leader.node)
+                follow(tmp_path, log)
+            raise_start(self, leader, start, deadline_ns)
+
+        monkeypatch.setattr(PartitionReplicas, "raise_start", late)
+        assert log.delete_records({T0: 1}) == {T0: 1}
+        assert led == [1]
+        assert log.describe_topic("t").partitions[0].log_start_offset == 1
+        assert values(log) == [b"b"]
+
+
+def test_a_leader_that_follows_by_now_has_no_isr(tmp_path: Path) -> None:
+    """Its page names no member: a durable record was acknowledged after the sync of this directory alone."""
+    with written(tmp_path, **BY_HAND) as log:
+        replicas: PartitionReplicas = log._engine.partition("t", 0)._replicas  # type: ignore[attr-defined]
+        leader = replicas.leader(replicas.lock_deadline(system.boot_ns() + 10**10))
+        assert [node for node, _ in replicas.in_sync(leader)] == [1, 2, 3]
+        follow(tmp_path, log)
+        with pytest.raises(LeaderChanged):
+            replicas.in_sync(leader)
+        with pytest.raises(LeaderChanged):
+            parallel_sync.sync_if_due(replicas, leader, 1, system.boot_ns() + 10**10)

@@ -310,7 +310,7 @@ def test_the_checkpoint_of_each_directory_is_written_under_its_own_lock(tmp_path
 def test_a_follower_with_all_records_takes_the_log_start_although_it_knows_no_high_watermark(tmp_path: Path) -> None:
     """It learns the high watermark one copy late, and nothing is left to be copied (COPYING-9)."""
     with embedlog.open(paths(tmp_path), config=QUIET) as log:
-        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 2})
+        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 1})
         with log.producer(acks="all", linger_ms=100) as producer:
             futures = [producer.send("t", b"%d" % number, partition=0) for number in range(6)]
             assert futures[-1].result(60).offset == 5

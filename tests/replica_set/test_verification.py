@@ -15,6 +15,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.replica_set.verification import partition_repair
 from embedlog.replica_set.verification.comparison import Difference, compare
+from embedlog.replication.records import NO_LEADER
 from embedlog.storage import file_names
 
 Compared = Difference | None
@@ -276,3 +277,27 @@ def test_a_reader_reports_a_replica_that_cannot_be_loaded(tmp_path: Path) -> Non
         assert [(each.node, each.kind, each.path) for each in log.verify_replicas()] == [
             (2, "damaged", str(segment_of(tmp_path, 2)))
         ]
+
+
+def test_a_replica_is_not_eligible_to_lead_while_it_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that leaves an ISR below `min.insync.replicas` becomes eligible. It was cut, elected, and records were lost."""
+    seen = list[tuple[int, ...]]()
+
+    def lost(*_: object) -> None:
+        [decided] = log._engine.set.decisions.hint().partitions.values()
+        seen.append(decided.elr)
+        raise KeyboardInterrupt
+
+    with filled(tmp_path, factor=2, min_insync_replicas="2"):
+        flip(segment_of(tmp_path, 2))
+    with embedlog.open([tmp_path / f"d{n}" for n in (1, 2, 3)], config=QUIET | {"lock.timeout.ms": 2000}) as log:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(partition_repair.PartitionRepair, "_copy_again", lost)
+            log.repair("t")
+        assert seen == [()]
+        (tmp_path / "d1").rename(tmp_path / "away")
+        log.housekeep()
+        assert leader(log) == NO_LEADER
+        (tmp_path / "away").rename(tmp_path / "d1")
+        log.housekeep()
+        assert values(log) == WANTED

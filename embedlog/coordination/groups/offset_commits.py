@@ -35,7 +35,6 @@ from embedlog.coordination.internal_topic import Decision, InternalTopic, Record
 from embedlog.coordination.transactions.transaction_checks import asks_for_durability
 from embedlog.errors import (
     DeadlineError,
-    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     UnknownTopicOrPartitionError,
 )
@@ -271,16 +270,13 @@ class Offsets:
         self, number: int, topics: Collection[str], deadline_ns: int, is_deleted: Callable[[str], bool]
     ) -> NotEnoughReplicasError | None:
         """As `forget_topics`, in one partition; an error that is raised without a repetition."""
-        view = self.topic.view(number)
         try:
             with self.topic.deciding(number, deadline_ns) as decision:
                 found = decision.view.keys_of(topics)
                 tombstones: list[Record] = [(key, None) for topic in found if is_deleted(topic) for key in found[topic]]
                 self.append_in_pieces(decision, number, tombstones)
         except NotEnoughReplicasError as problem:
-            if isinstance(problem, NotEnoughReplicasAfterAppendError) or view.keys_of(topics):
-                return problem
-            # The lock was not taken, but no commit is accepted there either: too few replicas are in sync.
+            return problem
         return None
 
     def append_in_pieces(self, decision: Decision[GroupEntries], number: int, records: list[Record]) -> None:

@@ -4,6 +4,8 @@ EPOCHCHECK-1  each batch carries the epoch that its offset belongs to; another e
 EPOCHCHECK-2  the checkpoint is read again for an epoch that is newer than the known ones
 EPOCHCHECK-3  in a set a disagreement can be that of a damaged checkpoint, which is made again then (LOGEPOCHS-6). A thread with
     the append lock does not: it would release the lock
+EPOCHCHECK-4  a log start drops the epochs that ended below it. The end of such an epoch is not known any more: records of a later
+    epoch may have had its last offsets
 """
 
 from __future__ import annotations
@@ -53,11 +55,22 @@ class EpochCheck:
 
     def end(self, epoch: int) -> tuple[int, int]:
         """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
+        cache, log_end = self._of_log()
+        return cache.end_offset(epoch, log_end)
+
+    def contains(self, epoch: int, offset: int) -> bool:
+        """Whether the record of an epoch at an offset is, or was, in the log. False also if that is not known (EPOCHCHECK-4)."""
+        cache, log_end = self._of_log()
+        known, end = cache.end_offset(epoch, log_end)
+        return known == epoch and offset < end and cache.entries[0][0] <= epoch
+
+    def _of_log(self) -> tuple[checkpoints.EpochCache, int]:
+        """The epochs of the log, and its end."""
         now = self._state.published()
         cache = self.known(now.epoch)
         if not cache.entries and now.log_end > now.log_start:  # else a follower would be cut to the log start
             raise CorruptRecordError("no leader epoch", path=self._state.path / file_names.EPOCHS)
-        return cache.end_offset(epoch, now.log_end)
+        return cache, now.log_end
 
     def is_latest(self, epoch: int, base_offset: int) -> bool:
         """Whether batches of this epoch from `base_offset` on are as `check` requires: the usual case, at little cost."""

@@ -75,13 +75,14 @@ class Cleaner:
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
         """
         self.lock.settled()  # an interrupted swap is finished before a file is made (CLEANER-3)
+        cuts = self.state.page.word(system.WORD_CUTS)  # before anything of the log is read, its bounds too (SEGMENTSWAP-6)
         found = self.due(known, now_ms)
         if found is None:
             return -1
         state, began_s = self.state, monotonic()
         if state.durable_offset < found.end:
             self.syncer.sync(state.published().log_end, state.deadline())
-        this = _Pass(self, found, memory_bytes, now_ms)
+        this = _Pass(self, found, memory_bytes, now_ms, cuts)
         with work.piece(this.size_bytes()) as this.passed:
             end = this.fill_map()
             if end <= found.first_dirty:
@@ -111,8 +112,8 @@ def _decided_end(high_watermark: int, now: Published) -> int:
 class _Pass:
     """One pass over a partition."""
 
-    def __init__(self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int) -> None:
-        self._cuts = cleaner.state.page.word(system.WORD_CUTS)  # before anything of the log is read
+    def __init__(self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int, cuts: int) -> None:
+        self._cuts = cuts  # when the bounds were read
         self._cleaner, self._state, self._bounds, self._now_ms = cleaner, cleaner.state, found, now_ms
         self._now = self._state.published()
         self._map = OffsetMap(

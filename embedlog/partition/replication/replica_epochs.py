@@ -48,9 +48,17 @@ class ReplicaEpochs:
 
     def end(self, epoch: int) -> tuple[int, int]:
         """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
+        self._compare_first()
+        return self._reader.epochs.end(epoch)
+
+    def contains(self, epoch: int, offset: int) -> bool:
+        """Whether the record that a leader appended in an epoch at an offset is, or was, in this log (EPOCHCHECK-4)."""
+        self._compare_first()
+        return self._reader.epochs.contains(epoch, offset)
+
+    def _compare_first(self) -> None:
         if not self._state.context.read_only:
             self._compare()
-        return self._reader.epochs.end(epoch)
 
     def _compare(self) -> None:
         """Make a checkpoint again that is damaged, or that does not agree with the batches."""

@@ -68,7 +68,7 @@ class ReplicaLog:
     def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
         self._lock, self._reader, self._syncer = lock, reader, syncer
         self._state = lock.state
-        self._epochs = ReplicaEpochs(lock, reader)
+        self.epochs = ReplicaEpochs(lock, reader)
 
     def published(self) -> tuple[Published, Replica]:
         """The published tuple and the replica state of one publication, without a lock. Raises StorageError."""
@@ -184,7 +184,7 @@ class ReplicaLog:
         """Compare the leader-epoch-checkpoint with the batches before a lock is taken (LOGEPOCHS-6). Raises StorageError, and the
         errors of a load.
         """
-        self._epochs.compare_early()
+        self.epochs.compare_early()
 
     def follow(
         self,
@@ -204,7 +204,7 @@ class ReplicaLog:
         until = self._state.deadline() if deadline_ns is None else deadline_ns
         while True:
             now, _ = self.published()
-            epochs = self._epochs.checked(now, until)
+            epochs = self.epochs.checked(now, until)
             end = agreed_end(epochs, now.log_end, epoch_end)
             if end < now.high_watermark:
                 with self.exclusive(until) as held:
@@ -234,24 +234,22 @@ class ReplicaLog:
         if now.log_end != seen_end or held.epochs().entries != seen.entries:
             return -1
         now = self._with_high_watermark(now, replica)
-        if now.purged_to > (most := max(end, now.log_start)):
-            now = now._replace(purged_to=most)  # REPLICALOG-6
+        restarts = start is not None and end <= now.log_start > start  # REPLICALOG-7
+        begin = start if start is not None and restarts else max(end, now.log_start)
+        if now.purged_to > begin:
+            now = now._replace(purged_to=begin)  # REPLICALOG-6
         if now != held.now:
             held.publish(now, replica)
         changed = replica._replace(maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0)
-        if start is not None and end <= now.log_start > start:
-            held.restart(start, epoch, changed)  # REPLICALOG-7
+        if restarts:
+            held.restart(begin, epoch, changed)
         else:
-            held.truncate(max(end, now.log_start), epoch, changed)
+            held.truncate(begin, epoch, changed)
         return held.now.log_end
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """`Partition.epoch_end`; a damaged leader-epoch-checkpoint is made again first, unless the log is read only."""
-        return self._epochs.end(epoch)
 
     def last_epoch(self, now: Published, replica: Replica) -> int:
         """The epoch of the last batch of what `published` returned, -1 without one. Raises CorruptRecordError."""
-        return self._epochs.of_last_batch(now, replica)
+        return self.epochs.of_last_batch(now, replica)
 
     def last_shown(self) -> tuple[Published, Replica, int]:
         """As `published`, with the epoch of the last batch. The page is read again if the log was cut during that.

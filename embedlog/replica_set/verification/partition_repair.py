@@ -1,7 +1,8 @@
 """This module repairs a replica that is damaged or different: it is cut, and copies from the leader again.
 
 PARTITIONREPAIR-1  a damaged leader first hands over to a complete member of the ISR; without one nothing is changed
-PARTITIONREPAIR-2  the replica leaves the ISR by a decision before its log is cut. Cut bytes stay in other files (LOGCUT-5)
+PARTITIONREPAIR-2  the replica leaves ISR and ELR by a decision before its log is cut: until it is copied, it must not lead.
+    Cut bytes stay in other files (LOGCUT-5)
 PARTITIONREPAIR-3  before the cut the leader's records from there on are read with all checks: without a good source it is kept
 PARTITIONREPAIR-4  a page that lost its role joins no ISR before it follows again. After the leader's lock was free once, no
     earlier join is in progress; the role is compared again in the section of the cut
@@ -59,6 +60,10 @@ class PartitionRepair:
             except EmbedlogError:
                 if self._replicas.leads(leader) or system.boot_ns() >= until:
                     raise
+            except LeaderChanged as changed:
+                if system.boot_ns() >= until:
+                    text = f"the leader of {self._replicas.name} changed until the deadline of a comparison"
+                    raise LeaderNotAvailableError(text) from changed
 
     def _failed(self, node: int, leader: Leader, problem: EmbedlogError) -> list[ReplicaDifference]:
         """A replica that cannot be compared: its directory fails, or it is damaged (PARTITIONREPAIR-7).
@@ -177,18 +182,16 @@ class PartitionRepair:
         return RepairedReplica(name, self._replicas.number, node, leader.node, str(found.path), found.first, max(end, found.end))
 
     def _leave(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
-        """Leave the ISR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
-        self._replicas.leave(leader, node, self._deadline(), f"node {node}: {found.kind} from offset {found.first} on")
+        """Leave ISR and ELR, and lose the role (PARTITIONREPAIR-2, PARTITIONREPAIR-4)."""
+        reason = f"node {node}: {found.kind} from offset {found.first} on"
+        self._replicas.leave(leader, node, self._deadline(), reason, lost=True)
         with follower.replica.exclusive(self._deadline()) as held:
             held.publish(held.now, held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0))
             system.point("repair-role")
 
     def _cut(self, leader: Leader, node: int, follower: Partition, found: Difference) -> None:
         """Cut the log at the difference. Raises LeaderChanged if the replica follows or joins meanwhile: it is compared again."""
-        with leader.partition.replica.exclusive(self._deadline()) as held:
-            leads = self._replicas.leads(leader)
-        if not leads or self._replicas.is_member(leader, node):
-            raise LeaderChanged
+        self._replicas.check_left(leader, node, self._deadline())
         start = leader.shown().log_start
         with follower.replica.exclusive(self._deadline()) as held:
             if held.replica.role != ROLE_NONE:

@@ -37,7 +37,7 @@ def damage(path: Path, data: bytes) -> None:
 def check(partitions: list[Partition], rng: random.Random) -> None:
     for each in rng.sample(partitions, len(partitions)):
         expected = of_the_batch(each)
-        each.replica._epochs._last = (-1, -1), -1
+        each.replica.epochs._last = (-1, -1), -1
         for _ in range(2):
             assert each.replica.last_epoch(*each.replica.published()) == expected
 
@@ -90,7 +90,7 @@ def test_no_batch_is_read_for_it_unless_the_file_is_not_compared(
         assert reads == []
         path = partition.path / file_names.EPOCHS
         path.write_bytes(path.read_bytes().replace(b"2 ", b"3 "))
-        partition.replica._epochs._last = (-1, -1), -1
+        partition.replica.epochs._last = (-1, -1), -1
         assert partition.replica.last_epoch(*shown) == 2
         assert len(reads) == 1
 
@@ -104,7 +104,7 @@ def test_no_epoch_above_that_of_the_page_is_believed(tmp_path: Path) -> None:
         path = partition.path / file_names.EPOCHS
         assert path.read_bytes() == b"0\n2\n2 0\n4 1\n"
         path.write_bytes(b"0\n2\n2 0\n7 1\n")
-        partition.replica._epochs.checked(partition.published(), replica_logs.FAR)
+        partition.replica.epochs.checked(partition.published(), replica_logs.FAR)
         partition.append(run_of(b"b"))
         now, replica = partition.replica.published()
         follower = replica._replace(role=ROLE_FOLLOWER)
@@ -130,7 +130,7 @@ def test_what_an_election_sees_is_read_again_if_the_log_is_cut_meanwhile(
             return stored(self, now)
 
         monkeypatch.setattr(ReplicaEpochs, "_stored_last", cutting)
-        partition.replica._epochs._last = (-1, -1), -1
+        partition.replica.epochs._last = (-1, -1), -1
         now, _, epoch = partition.replica.last_shown()
         assert cuts
         assert now.log_end == partition.published().log_end < cuts[0]

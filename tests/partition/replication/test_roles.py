@@ -330,3 +330,18 @@ def test_the_epochs_stay_if_the_begin_of_one_fails(tmp_path: Path) -> None:
                 system.fault_off()
         assert call > 1
         assert content(one).epochs == [(5, 0)]
+
+
+def test_a_replica_that_begins_again_at_a_lower_log_start_has_no_purged_to_above_it(tmp_path: Path) -> None:
+    """It would seem to have begun with that value, and miss a later compaction of its leader (REPLICALOG-6, REPLICALOG-7)."""
+    with replica(tmp_path / "one") as found:
+        lead(found, 1)
+        for _ in range(4):
+            found.append(run_of(b"a", b"b"))
+        found.replica.commit([], 1)
+        found.delete_records(8)
+        with found.replica.exclusive() as held:
+            held.publish(held.now._replace(purged_to=20), held.replica)
+        assert found.replica.follow(2, 3, lambda epoch: (-1, -1), start=3) == 3
+        now = found.published()
+        assert (now.log_start, now.log_end, now.purged_to) == (3, 3, 3)

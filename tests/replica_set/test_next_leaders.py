@@ -1,0 +1,180 @@
+"""An append, a decision or a deletion that goes on at the next leader: nothing is lost, repeated, or left with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlog._native import system
+from embedlog.errors import NotEnoughReplicasAfterAppendError
+from embedlog.partition.log_context import AppendProgress
+from embedlog.partition.replication.followers import Followers
+from embedlog.replica_set.decisions.proposals import Steps
+from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.replication.events import Elect, Election
+from tests.support.replica_partitions import Decisions, Process, a_set
+from tests.support.replica_sets import PLACE, seen
+from tests.support.stamped_batches import run_of
+
+USES = range(40)  # of a directory, until each call below has ended
+
+
+def far() -> int:
+    return system.boot_ns() + 20_000_000_000
+
+
+def values(process: Process) -> bytes:
+    """The bytes of all records that readers see."""
+    partition, found, offset = process.partition, b"", process.partition.bounds().log_start
+    while len((fetched := partition.fetch(offset)).batches):
+        found += bytes(fetched.data)
+        offset = fetched.next_offset
+    return found
+
+
+def appended_by_the_leader_alone(process: Process, value: bytes) -> AppendProgress:
+    """The progress of an append that only the first directory has, which is lost then. The others are there."""
+    for node in (2, 3):
+        process.disks[node].broken = True
+    progress = AppendProgress(run_of(value))
+    with pytest.raises(NotEnoughReplicasAfterAppendError):
+        process.partition.append(progress.run, progress=progress)
+    assert progress.complete
+    process.disks[1].broken = True
+    for node in (2, 3):
+        process.disks[node].broken = False
+    process.forgive()
+    process.replicas.join(process.replicas.leader(far()), 2, far())
+    return progress
+
+
+def test_a_lost_record_below_the_log_start_of_the_next_leader_is_appended_again(tmp_path: Path) -> None:
+    """The next leader has other records there, and has deleted them: its epochs begin above, and show nothing."""
+    with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        progress = appended_by_the_leader_alone(process, b"second")
+        for number in range(1, 5):
+            assert process.partition.append(run_of(b"other")).base_offset == number
+        assert process.partition.delete_records(4) == 4
+        for node in (2, 3):  # as in a process that reads its epochs now
+            process.disks[node].log._engine.partition("t", 0)._reader.epochs.forget()  # type: ignore[attr-defined]
+        assert process.partition.append(progress.run, progress=progress).base_offset == 5
+        assert b"second" in values(process)
+
+
+def test_a_record_that_is_appended_again_after_an_unclean_election_is_committed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed at a higher offset before. That acknowledged it at the lower one, with the new leader alone."""
+    with a_set(tmp_path) as (decisions, [process]):
+        process.partition.append(run_of(b"0"))
+        for node in (2, 3):
+            process.disks[node].broken = True
+        for _ in range(5):
+            process.partition.append(run_of(b"one replica"))
+        run = run_of(b"value")
+        progress = AppendProgress(run)
+        process.partition.append(run, progress=progress)
+        lead_uncleanly(process, decisions, 2)
+        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        monkeypatch.setattr(Followers, "_enter", lambda followers: [])  # another thread copies to them
+        done = process.partition.append(run, progress=progress)
+        monkeypatch.undo()
+        assert done.base_offset == 1
+        assert {node: process.published(node).log_end for node in (2, 3)} == {2: 2, 3: 2}
+
+
+def lead_uncleanly(process: Process, decisions: Decisions, node: int) -> None:
+    process.disks[1].broken = True
+    for each in (2, 3):
+        process.disks[each].broken = False
+    process.forgive()
+    epoch, found = decisions.partition.partition_epoch, seen("2 3", {2: (0, 1), 3: (0, 1)})
+    decisions.propose(Steps([lambda state, offset: Elect(PLACE, Election.UNCLEAN, epoch, found, node)]))
+    assert decisions.partition.leader == node
+
+
+# ---- the directory of a leader fails at any of its uses --------------------------------------------------------------
+
+
+@contextmanager
+def second_leader_failing(process: Process, uses: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The second directory fails after some more uses, once it leads."""
+    leader = process.replicas.leader
+
+    def led(*arguments: Any, **options: Any) -> Leader:
+        found: Leader = leader(*arguments, **options)
+        disk = process.disks[2]
+        if found.node == 2 and not disk.broken:
+            disk.broken, disk.fuse = True, uses
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process.replicas, "leader", led)
+        yield
+
+
+@pytest.mark.parametrize("uses", USES)
+def test_an_append_is_not_repeated_if_the_directory_of_the_next_leader_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
+) -> None:
+    """All replicas had it. The error of the next leader must not forget that: the one after it has it, too."""
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        progress = AppendProgress(run_of(b"value"))
+        process.partition.append(progress.run, progress=progress)
+        process.disks[1].broken = True
+        with second_leader_failing(process, uses, monkeypatch):
+            assert process.partition.append(progress.run, progress=progress).base_offset == 1
+        assert process.published(3).log_end == 2
+
+
+@pytest.mark.parametrize("uses", USES)
+def test_a_decision_is_looked_for_at_the_third_leader_if_the_directory_of_the_second_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses: int
+) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        lost, commit = list[int](), process.replicas.commit
+
+        def losing(leader: Leader, end: int, deadline_ns: int, **options: Any) -> int:
+            found: int = commit(leader, end, deadline_ns, **options)
+            if leader.node == 1 and not lost:
+                lost.append(1)
+                process.disks[1].broken = True
+                raise LeaderChanged
+            return found
+
+        monkeypatch.setattr(process.replicas, "commit", losing)
+        with second_leader_failing(process, uses, monkeypatch), process.partition.exclusive():
+            process.partition.append_held(bytes(run_of(b"held").buffer))
+        assert lost == [1]
+        assert b"held" in values(process)
+
+
+def deleted(process: Process) -> None:
+    assert process.partition.delete_records(1) == 1
+
+
+def committed(process: Process) -> None:
+    found = process.replicas.leader(far())
+    try:
+        process.replicas.commit_for_all(found, 2, far())
+    except LeaderChanged:
+        assert process.disks[1].broken
+
+
+@pytest.mark.parametrize("call", [deleted, committed])
+@pytest.mark.parametrize("uses", USES)
+def test_a_leader_that_fails_at_any_use_is_replaced(tmp_path: Path, call: Callable[[Process], None], uses: int) -> None:
+    with a_set(tmp_path) as (_, [process]):
+        process.replicas.least_default = 2
+        process.partition.append(run_of(b"first"))
+        process.partition.append(run_of(b"second"))
+        assert process.partition.bounds().high_watermark == 2
+        process.disks[1].broken, process.disks[1].fuse = True, uses
+        call(process)
