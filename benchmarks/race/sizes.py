@@ -67,8 +67,8 @@ def of_partitions(directory: Path, count: int) -> None:
 
 
 def of_segments(directory: Path, count: int) -> None:
-    """Segments of about 16 kB with four records each."""
-    values = [b"%01000d" % number for number in range(SEGMENT_RECORDS)]
+    """Segments of about 16 kB: four batches of four records."""
+    values = [b"%0990d" % number for number in range(SEGMENT_RECORDS)]
     with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
         log.create_topic(TOPIC, 1, config=QUIET | {"segment.bytes": SEGMENT_BYTES, "index.interval.bytes": 4000})
         for _ in range(count * SEGMENT_RECORDS):
