@@ -71,6 +71,9 @@ def merged(kept: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
         found["groups"] = {name: each for name, each in found["groups"].items() if each}
         found["stores"] = kept["stores"] | results["stores"]
         found["peers"] = kept["peers"] | results["peers"]
+        for figures in results["figures"].values():
+            for peer in kept["peers"].keys() - results["peers"].keys():
+                figures.setdefault(peer, {"lacks": "not part of that run"})
     return found
 
 
