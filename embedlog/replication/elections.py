@@ -6,7 +6,7 @@ ELECT-3  only a complete member of the ISR is elected, or of the ELR if the ISR 
 ELECT-4  of several candidates, the one with the largest last epoch leads, then the longest log, then the first in the assignment
 ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is now too small
 ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are present. If every record was
-    synced before its acknowledgement, a crashed member of the ISR suffices
+    synced before its acknowledgement, a crashed member of the ISR suffices. Only a topic that was created so shows that (STATE-6)
 ELECT-7  an unclean election is a request, or allowed by the settings after no eligible replica answered. Its leader is the whole
     ISR, and there is no ELR
 ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is committed, its members have

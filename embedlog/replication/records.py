@@ -33,6 +33,7 @@ _DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
 _VOTER, _GENERATION, _PATH, _SLOT = 10000, 10001, 10002, 10003
 _RECOVERING, _ELR, _LAST_KNOWN = 0, 1, 2  # tags of Partition
 _LEADER_INCARNATION = 10000
+ORIGINAL: Final = (10000, b"")  # tagged field of a Config record: its topic was created with this value
 _CORDONED_VERSION = 4
 
 

@@ -5,6 +5,8 @@ STATE-2  a state depends only on the newest record of every key in the order of 
 STATE-3  the states of partitions and replicas are views with the names of Kafka's controller: computed, not stored
 STATE-4  a setting of a topic is its own, else the one of the resource "" of kind NODE, else the default of its option
 STATE-5  no decision depends on the settings of a log: those of two processes may differ
+STATE-6  a setting of a topic is original while its newest record is that of the topic's creation. Each process that knows the
+    topic has always known this value. A later value may be unknown to a process for any time, and earlier records lack it
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from embedlog.config.topic import TopicConfig
 from embedlog.replication.events import Found, Observed, Place
 from embedlog.replication.records import (
     NODE,
+    ORIGINAL,
     TOPIC,
     Config,
     NoOp,
@@ -40,7 +43,8 @@ _THROTTLE: Final = 10001  # tag of a Partition record: bytes per second for the 
 _RATE: Final = struct.Struct(">q")
 LEAST: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
-_DECISIVE: Final = (LEAST, "flush.messages", UNCLEAN)
+_FLUSH: Final = "flush.messages"
+_DECISIVE: Final = (LEAST, _FLUSH, UNCLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class State:
     topics: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
     partitions: Mapping[Place, Partition] = field(default_factory=lambda: MappingProxyType({}))
     settings: Mapping[Setting, str] = field(default_factory=lambda: MappingProxyType({}))
+    original: frozenset[Setting] = frozenset()  # of the settings (STATE-6)
     highest_node: int = -1
 
     @property
@@ -97,9 +102,11 @@ class State:
         return (TOPIC, topic, name) in self.settings or (NODE, "", name) in self.settings
 
     def durable(self, partition: Partition) -> bool:
-        """Whether every record of the topic is synced before its acknowledgement."""
+        """Whether every record of the topic was synced before its acknowledgement, in each process (STATE-6)."""
         topic = self.topics.get(partition.topic_id)
-        return topic is not None and self.config(topic.name).flush_messages == 1
+        if topic is None or (TOPIC, topic.name, _FLUSH) not in self.original:
+            return False
+        return self.config(topic.name).flush_messages == 1
 
 
 @lru_cache(maxsize=256)
@@ -127,6 +134,7 @@ class Draft:
         self._old = state
         self._nodes, self._topics = dict(state.nodes), dict(state.topics)
         self._partitions, self._settings = dict(state.partitions), dict(state.settings)
+        self._original = set(state.original)
         self._highest = state.highest_node
 
     def apply(self, record: Record) -> None:
@@ -151,10 +159,13 @@ class Draft:
 
     def _set(self, record: Config) -> None:
         key = (record.kind, record.resource, record.name)
+        self._original.discard(key)
         if record.value is None:
             self._settings.pop(key, None)
-        else:
-            self._settings[key] = record.value
+            return
+        self._settings[key] = record.value
+        if ORIGINAL in record.others:
+            self._original.add(key)
 
     def _remove(self, topic_id: UUID) -> None:
         topic = self._topics.pop(topic_id, None)
@@ -162,6 +173,7 @@ class Draft:
         if topic is not None:
             gone = (TOPIC, topic.name)
             self._settings = {key: value for key, value in self._settings.items() if key[:2] != gone}
+            self._original = {key for key in self._original if key[:2] != gone}
 
     def state(self) -> State:
         """The state now. It must not be used after the next `apply`: both have the same mappings."""
@@ -171,6 +183,7 @@ class Draft:
             topics=MappingProxyType(self._topics),
             partitions=MappingProxyType(self._partitions),
             settings=MappingProxyType(self._settings),
+            original=frozenset(self._original),
             highest_node=self._highest,
         )
 

@@ -10,6 +10,8 @@ TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose
 TOPICS-5  a topic of the first directory keeps its id and its settings; that directory is the only replica and leads
 TOPICS-6  a change of `min.insync.replicas` that makes an ISR large enough, or too small, is a decision about its partition, too.
     Only a decision brings the setting into the page of the leader
+TOPICS-7  the records of the settings of a new topic show that it was created with them (STATE-6). Those of a change do not, nor
+    those of a topic of the first directory: that one may have been changed before
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from embedlog.replication.events import CreatePartitions, CreateTopic, DeleteTop
 from embedlog.replication.placement import Assignment, Racks, Shape, extend, place
 from embedlog.replication.records import (
     NODE,
+    ORIGINAL,
     TOPIC,
     Config,
     Partition,
@@ -54,7 +57,7 @@ def create_topic(state: State, event: CreateTopic) -> Decision:
     if not assignment:
         return Refusal.INVALID_PARTITIONS
     topic = Topic(event.name, event.topic_id)
-    configs = [Config(TOPIC, event.name, name, value) for name, value in sorted(event.config.items())]
+    configs = [Config(TOPIC, event.name, name, value, (ORIGINAL,)) for name, value in sorted(event.config.items())]
     partitions = _new(state, topic, assignment, event.live)
     return partitions if isinstance(partitions, Refusal) else (topic, *configs, *partitions)
 

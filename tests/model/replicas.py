@@ -398,7 +398,7 @@ class Replicas(Faults):
         if crashed and (all_reached or not self.on("wait_for_all")):
             chosen = best(state, crashed) if self.on("longest") else crashed[0]
             return chosen, 1 << chosen
-        if in_sync and self.durable:
+        if in_sync and (self.durable or not self.on("durable_created")):
             chosen = best(state, in_sync)
             return chosen, 1 << chosen
         return None

@@ -32,6 +32,7 @@ RULES = {
     "registrations": ("REPLICA-12", "a directory with another registration id than the decided one is foreign"),
     "births": ("REPLICA-12+", "a directory whose lock file has another birth time than the recorded one is a copy: foreign"),
     "wait_for_all": ("REPLICA-13", "after a power loss an election waits for all members, unless the topic is durable"),
+    "durable_created": ("REPLICA-13+", "... since its creation: a later setting covers no earlier records, and no slow process"),
     "longest": ("REPLICA-13", "after a power loss the most complete log leads"),
     "synced_by_all": ("REPLICA-14", "a durable acknowledgement waits for the sync of every member of the maximal ISR"),
     "grow_synced": ("REPLICA-14+", "a replica that joins the ISR of a durable topic has synced everything that it must have"),

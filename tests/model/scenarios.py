@@ -297,6 +297,7 @@ SHOWN_BY = {
     ("replicas", "enough"): "two of three in sync needed",
     ("replicas", "enough_decided"): "two of three in sync needed",
     ("replicas", "wait_for_all"): "power loss, directory fails",
+    ("replicas", "durable_created"): "power loss, directory fails",
     ("replicas", "lost_incomplete"): "power loss, directory fails",
     ("replicas", "longest"): "power loss",
     ("replicas", "synced_by_all"): "the same, durable",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from embedlog.storage import file_names
 from tests.replica_set.test_put_back import killed, killed_after, level, logs, opened, send, values
 from tests.support.replica_directories import take_for_originals
 
@@ -93,3 +96,38 @@ def check_it_waits(log: embedlog.Log) -> None:
     with log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer, pytest.raises(EmbedlogError):
         producer.send("t", b"refused", partition=0).result(60)
     assert log.replicas("t").partitions[0].state == "OfflinePartition"
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["altered", "created so"])
+def test_a_crashed_member_leads_only_a_topic_that_was_always_durable(tmp_path: Path, created: bool) -> None:
+    """ELECT-6: records before the setting were acknowledged without a sync, and two of three directories lose them."""
+    durable, plain = {"flush.messages": "1"}, {"flush.ms": "3600000"}
+    sent = [b"%d" % number for number in range(10)]
+    synced = {node: tmp_path / f"d{node}" / "t-0" / f"{0:020d}.log" for node in (2, 3)}
+
+    def work(log: embedlog.Log) -> None:
+        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": "2", **(durable if created else plain)})
+        send(log, b"first")
+        log.flush()
+        sizes = {node: path.stat().st_size for node, path in synced.items()}
+        send(log, *sent)
+        log.alter_topic("t", durable)
+        if not created:
+            (tmp_path / "sizes").write_text(json.dumps(sizes))
+
+    killed_after(tmp_path, work)
+    for page in tmp_path.glob(f"d*/*/{file_names.PAGE}"):
+        page.unlink()
+    if not created:
+        for node, size in json.loads((tmp_path / "sizes").read_text()).items():
+            os.truncate(synced[int(node)], size)
+    (tmp_path / "d1").rename(tmp_path / "away")
+    with opened(tmp_path) as log:
+        if created:
+            log.housekeep()
+            assert log.replicas("t").partitions[0].leader in (2, 3)
+        else:
+            check_it_waits(log)
+    (tmp_path / "away").rename(tmp_path / "d1")
+    with opened(tmp_path) as log:
+        assert values(log) == [b"first", *sent]

@@ -220,11 +220,13 @@ def test_a_topic_from_before_the_set_has_the_required_size_of_the_log(tmp_path: 
         moved_back(tmp_path / "d2")
 
 
-def test_only_a_setting_of_the_topic_decides_that_it_is_durable(tmp_path: Path) -> None:
-    """Another process may not sync its appends: a crashed member must not lead without waiting for the others."""
+def test_only_a_setting_with_which_the_topic_was_created_decides_that_it_is_durable(tmp_path: Path) -> None:
+    """Another process may not sync its appends: a crashed member must not lead without waiting for the others (STATE-6)."""
     with embedlog.open(paths(tmp_path), config={**QUIET, "log.flush.interval.messages": 1}) as log:
         log.create_topic("t")
         log.create_topic("own", config={"flush.messages": 1})
+        log.create_topic("late")
+        log.alter_topic("late", {"flush.messages": 1})
         state = log._engine.set.decisions.hint()
         durable = {state.topics[each.topic_id].name: state.durable(each) for each in state.partitions.values()}
-    assert durable == {"t": False, "own": True}
+    assert durable == {"t": False, "own": True, "late": False}

@@ -7,10 +7,31 @@ from uuid import UUID
 
 import pytest
 
-from embedlog.replication.events import AlterIsr, Elect, Election, Observed, RaiseEpoch, Refusal
-from embedlog.replication.records import NO_LEADER
+from embedlog.replication.events import (
+    AlterIsr,
+    CreateTopic,
+    DeleteTopic,
+    Elect,
+    Election,
+    Observed,
+    RaiseEpoch,
+    Refusal,
+    SetConfig,
+)
+from embedlog.replication.records import NO_LEADER, NODE
 from embedlog.replication.state import State
-from tests.support.replica_sets import PLACE, after, decided, having, incarnation, partition, refused, seen, with_topic
+from tests.support.replica_sets import (
+    PLACE,
+    TOPIC_ID,
+    after,
+    decided,
+    having,
+    incarnation,
+    partition,
+    refused,
+    seen,
+    with_topic,
+)
 
 OFFLINE, PREFERRED, UNCLEAN = Election.OFFLINE, Election.PREFERRED, Election.UNCLEAN
 UNKNOWN = (PLACE[0], 7)
@@ -247,6 +268,21 @@ def test_a_durable_topic_does_not_wait() -> None:
     assert led(after(state, election(state, OFFLINE, seen("c2 c3", {3: (0, 11)})))) == (3, (3,), (1,))
     small = having(state, isr=(1,), elr=(2,))
     assert refused(small, election(small, OFFLINE, seen("c2"))) is Refusal.WAIT_FOR_REPLICAS, "only members of the ISR synced"
+
+
+def test_a_topic_that_was_not_always_durable_waits() -> None:
+    """ELECT-6: the records before the setting, and those of processes that have not read it, were not synced."""
+    durable, plain = {"flush.messages": "1"}, {"flush.messages": None}
+    altered = after(with_topic(), SetConfig("t", durable))
+    returned = after(with_topic(flush_messages="1"), SetConfig("t", plain), SetConfig("t", durable))
+    inherited = after(with_topic(), SetConfig("", durable, NODE))
+    again = after(with_topic(flush_messages="1"), DeleteTopic(TOPIC_ID), CreateTopic("t", TOPIC_ID, frozenset({1, 2, 3}), 1, 3))
+    again = after(again, SetConfig("t", durable))
+    for state in (altered, returned, inherited, again):
+        assert not state.durable(partition(state))
+        assert refused(state, election(state, OFFLINE, seen("c2 c3"))) is Refusal.WAIT_FOR_REPLICAS
+    same = after(with_topic(flush_messages="1"), SetConfig("t", {**durable, "flush.ms": "9"}))
+    assert led(after(same, election(same, OFFLINE, seen("c2 c3"))))[0] == 2, "the value is as before"
 
 
 def test_a_complete_member_leads_before_any_crashed_one() -> None:

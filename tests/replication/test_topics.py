@@ -10,7 +10,7 @@ import pytest
 from embedlog.errors import ConfigError
 from embedlog.replication.events import AlterIsr, CreatePartitions, CreateTopic, DeleteTopic, Reassign, Refusal, SetConfig
 from embedlog.replication.placement import Shape, extend, place
-from embedlog.replication.records import NODE, Config, RemoveTopic, Tombstone, Topic, key_of
+from embedlog.replication.records import NODE, ORIGINAL, Config, RemoveTopic, Tombstone, Topic, key_of
 from embedlog.replication.state import apply
 from tests.support.replica_sets import (
     PLACE,
@@ -52,7 +52,7 @@ def test_only_live_replicas_are_in_a_new_isr() -> None:
 
 def test_a_topic_is_one_decision() -> None:
     records = decided(a_set(), replace(NEW, partitions=2, config={"flush.messages": "1", LEAST: "2"}))
-    configs = (Config(2, "t", "flush.messages", "1"), Config(2, "t", LEAST, "2"))
+    configs = (Config(2, "t", "flush.messages", "1", (ORIGINAL,)), Config(2, "t", LEAST, "2", (ORIGINAL,)))
     assert records[:3] == (Topic("t", TOPIC_ID), *configs)
     assert len(changes_of(records)) == len(records) - 3 == 2
 
@@ -180,7 +180,7 @@ def test_a_setting_of_the_topic_covers_that_of_all_topics() -> None:
     state = after(state, SetConfig("t", {LEAST: None}))
     assert state.required(partition(state)) == 2
     state = after(state, SetConfig("", {LEAST: None, "flush.messages": "1"}, NODE))
-    assert (state.required(partition(state)), state.durable(partition(state))) == (1, True)
+    assert (state.required(partition(state)), state.durable(partition(state))) == (1, False), "no partition has that default"
     assert decided(state, SetConfig("", {LEAST: None, "flush.messages": "1"}, NODE)) == (), "nothing changes"
 
 
