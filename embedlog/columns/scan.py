@@ -124,6 +124,14 @@ class Scan:
         last = last if end is None else min(end, last)
         return self._timed(partition, int(first), int(max(first, last)))
 
+    def _present(self, number: int, end: int) -> tuple[int, int]:
+        """First offset and end offset of a partition now, after a wait for the records below `end`, which were seen before.
+
+        If its end is below that, they are lost. Raises LeaderNotAvailableError, UnknownTopicOrPartitionError.
+        """
+        bounds = self._partition(self._same_topic(), number).awaited_bounds(end, self.isolation_level)
+        return bounds.log_start, end_offset(bounds, self.isolation_level)
+
     def _timed(self, partition: ReadableLog, first: int, last: int) -> tuple[int, int]:
         """The part of these offsets that contains all records between the times, by the indexes."""
         if self._start_ms > 0 and first < last:

@@ -3,7 +3,8 @@
 SPARKPLAN-1  bounds are pinned here: later appends are not in the plan, however late its tasks run
 SPARKPLAN-2  a task contains offsets and the topic's id, never file positions: it reads the indexes on its own machine
 SPARKPLAN-3  a piece has at most about `max_bytes`, and enough to make a task's fixed cost negligible; small pieces share a task
-SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is false
+SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is false. A follower
+    may know the end of a partition late: that an offset is above it counts after a wait for the end (LEDPARTITION-6)
 """
 
 from __future__ import annotations
@@ -100,6 +101,14 @@ class Topics:
         committed = self._settings.isolation == "read_committed"
         return partition.last_stable_offset if committed else partition.high_watermark
 
+    def awaited_end(self, topic: str, partition: embedlog.PartitionDescription, offset: int) -> int:
+        """As `end_of`, after a wait for a replica with the records below `offset`. Raises LeaderNotAvailableError."""
+        end = self.end_of(partition)
+        if offset <= end:
+            return end
+        number = partition.partition
+        return self._log.scan(topic, partitions=number, isolation_level=self._settings.isolation)._present(number, offset)[1]
+
     def bounded(self, start: Bound, end: Bound) -> list[Piece]:
         """Each partition between its bounds, including empty pieces."""
         self._check_named(start)
@@ -120,7 +129,7 @@ class Topics:
         bound: Bound,
         times: Mapping[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None],
     ) -> int:
-        """One bound of one partition as an existing offset. Raises OffsetOutOfRangeError."""
+        """One bound of one partition as an existing offset. Raises OffsetOutOfRangeError, LeaderNotAvailableError."""
         wanted, begin, end = bound.of(topic, partition.partition), partition.log_start_offset, self.end_of(partition)
         if wanted == EARLIEST:
             return begin
@@ -135,6 +144,7 @@ class Topics:
                 )  # fmt: skip
             return end if found is None else min(found.offset, end)
         number = int(wanted)
+        end = self.awaited_end(topic, partition, number)
         if not begin <= number <= end:
             lost(
                 f"{bound.option} names an offset that topic {topic}, partition {partition.partition} does not contain",

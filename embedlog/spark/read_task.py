@@ -1,7 +1,8 @@
 """Reads the pieces of a task as record batches, on any machine: opens the directory read-only.
 
 SPARKREADTASK-1  a task returns exactly the planned rows or raises. Reasons are another topic of the same name, offsets deleted by
-    retention, and a directory that is not visible here. So is a set whose present replicas do not show all planned rows
+    retention, and a directory that is not visible here. So is a set whose replicas do not show all planned rows before
+    `lock.timeout.ms`: a follower that does not is no loss
 SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and the file if one is the cause
 SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are frozen for the garbage collector
 """
@@ -101,23 +102,27 @@ class _Reading:
             )  # fmt: skip
 
     def _scan(self) -> embedlog.Scan:
-        """A scan of the remaining offsets. Raises OffsetOutOfRangeError if some are missing."""
+        """A scan of the remaining offsets. Raises OffsetOutOfRangeError if some are missing, LeaderNotAvailableError."""
         task, left = self._task, self._left
-        whole = self._log.scan(
-            self._topic,
-            partitions=list(left),
-            start_offset=dict(left),
-            end_offset={number: self._ends[number] for number in left},
-            isolation_level=task.isolation,
-            columns=source_columns([field.name for field in self._schema]),
-        )
-        for number, bounds in whole.bounds.items():
-            if bounds != (left[number], self._ends[number]):
-                raise embedlog.OffsetOutOfRangeError(
-                    "planned offsets are missing", topic=self._topic, partition=number, offset=left[number],
-                    expected=f"{left[number]} to {self._ends[number]}", found=f"{bounds[0]} to {bounds[1]}",
-                )  # fmt: skip
-        return whole.narrowed(start_time=task.start_ms, end_time=task.end_ms)
+        while True:
+            whole = self._log.scan(
+                self._topic,
+                partitions=list(left),
+                start_offset=dict(left),
+                end_offset={number: self._ends[number] for number in left},
+                isolation_level=task.isolation,
+                columns=source_columns([field.name for field in self._schema]),
+            )
+            wrong = [number for number, bounds in whole.bounds.items() if bounds != (left[number], self._ends[number])]
+            if not wrong:
+                return whole.narrowed(start_time=task.start_ms, end_time=task.end_ms)
+            for number in wrong:
+                begin, end = whole._present(number, self._ends[number])
+                if begin > left[number] or end < self._ends[number]:
+                    raise embedlog.OffsetOutOfRangeError(
+                        "planned offsets are missing", topic=self._topic, partition=number, offset=left[number],
+                        expected=f"{left[number]} to {self._ends[number]}", found=f"{begin} to {end}",
+                    )  # fmt: skip
 
     def _of(self, scan: embedlog.Scan) -> Iterator[Any]:
         shaper = Shaper(self._topic, self._schema)
@@ -130,11 +135,14 @@ class _Reading:
 
     def _skip_lost(self) -> bool:
         """Continue at the present start of each partition; False if nothing is missing. Raises OffsetOutOfRangeError if fatal."""
-        found = False
+        found, scan = False, self._log.scan(self._topic, partitions=list(self._left), isolation_level=self._task.isolation)
         for here in self._log.describe_topic(self._topic).partitions:
-            number, begin, end = here.partition, here.log_start_offset, here.log_end_offset
+            number = here.partition
             start = self._left.get(number)
-            if start is None or (begin <= start and self._ends[number] <= end):
+            if start is None:
+                continue
+            begin, end = scan._present(number, self._ends[number])
+            if begin <= start and self._ends[number] <= end:
                 continue
             found = True
             lost(

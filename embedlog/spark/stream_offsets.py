@@ -5,6 +5,7 @@ SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planne
 SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is recognized
 SPARKOFFSETS-3  an end is never before its start; without new records it is the start itself
 SPARKOFFSETS-4  a check for new records reads only the partitions' control blocks: Spark checks every few milliseconds
+SPARKOFFSETS-5  a position above the end of a partition is a loss after a wait for a replica that shows it (SPARKPLAN-4)
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class StreamOffsets:
             if not same or place not in known:
                 begins[place] = first[place] = partition.log_start_offset
                 continue
-            end = topics.end_of(partition)
+            end = topics.awaited_end(topic, partition, known[place])
             if known[place] > end:
                 lost(
                     "the log ends before the position of this query",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import embedlog
 import embedlog.spark
 from embedlog.spark.read_options import parse
 from embedlog.spark.read_plan import plan
+from embedlog.spark.stream_offsets import StreamOffsets
 from embedlog.spark.write_options import parse_write
 
 WANTED = sorted(b"%d" % number for number in range(100))
@@ -51,43 +54,105 @@ def test_tasks_read_all_directories(paths: list[str], tmp_path: Path) -> None:
     assert values(json.dumps(paths)) == WANTED
 
 
-@pytest.mark.parametrize("lenient", [False, True])
-@pytest.mark.parametrize("before", [False, True], ids=["after the begin of the task", "before it"])
-def test_a_task_skips_no_record_that_a_follower_shows_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool, before: bool
-) -> None:
-    """SPARKREADTASK-1: the leader is lost, and the next one commits nothing alone."""
-    pa = pytest.importorskip("pyarrow")
-    from embedlog.spark import read_task
-
-    found, quiet = [str(tmp_path / f"d{node}") for node in (1, 2, 3)], {"housekeeping": False, "lock.timeout.ms": 1000}
-    with embedlog.open(found[:2], config=quiet) as log:
-        log.add_directory(found[2], replicas=False)
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[embedlog.Log]:
+    """A set with a leader, a follower that knows the high watermark late, and a directory without replicas."""
+    monkeypatch.setattr(embedlog, "open", partial(embedlog.open, config={"housekeeping": False, "lock.timeout.ms": 1000}))
+    with embedlog.open(members(tmp_path)[:2]) as log:
+        log.add_directory(members(tmp_path)[2], replicas=False)
         log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": "2"})
         with log.producer() as producer:
             for value in WANTED:
                 producer.send("t", value).result(20)
-        options = {"path": json.dumps(found), "subscribe": "t", "columns": "value", "failOnDataLoss": str(not lenient)}
-        (task,) = plan(parse(options, stream=False))
-        assert [(piece.start, piece.end) for piece in task.pieces] == [(0, 100)]
+        assert [copy.high_watermark for copy in log.replicas("t").partitions[0].copies] == [100, 99]
+        yield log
 
-        def lose() -> None:
-            Path(found[0]).rename(tmp_path / "away")
-            log.housekeep()
 
-        original = read_task._Reading._of
+def members(root: Path) -> list[str]:
+    return [str(root / f"d{node}") for node in (1, 2, 3)]
 
-        def of(self: Any, scan: embedlog.Scan) -> Iterator[Any]:
-            if not before:
-                lose()
-            return original(self, scan)
 
-        monkeypatch.setattr(read_task._Reading, "_of", of)
-        monkeypatch.setattr(read_task, "_opened", lambda directory: embedlog.open(directory, read_only=True, config=quiet))
-        if before:
-            lose()
-        with pytest.raises((embedlog.LeaderNotAvailableError, embedlog.OffsetOutOfRangeError), match="topic t, partition 0"):
-            list(read_task.read(task, pa.schema([("value", pa.binary())])))
+def options_of(root: Path, **more: str) -> dict[str, str]:
+    return {"path": json.dumps(members(root)), "subscribe": "t", "columns": "value", **more}
+
+
+def lose(log: embedlog.Log, root: Path, elects: bool) -> None:
+    """The leader is lost. `elects`: another one leads, and commits nothing alone; else no process has noticed the loss."""
+    (root / "d1").rename(root / "away")
+    if elects:
+        log.housekeep()
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("elects", [False, True])
+@pytest.mark.parametrize("before", [False, True], ids=["after the begin of the task", "before it"])
+def test_a_task_skips_no_record_that_a_follower_shows_late(
+    late: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool, elects: bool, before: bool
+) -> None:
+    """SPARKREADTASK-1: nothing is lost, so the task waits."""
+    pa = pytest.importorskip("pyarrow")
+    from embedlog.spark import read_task
+
+    (task,) = plan(parse(options_of(tmp_path, failOnDataLoss=str(not lenient)), stream=False))
+    assert [(piece.start, piece.end) for piece in task.pieces] == [(0, 100)]
+    original = read_task._Reading._of
+
+    def of(self: Any, scan: embedlog.Scan) -> Iterator[Any]:
+        if not before:
+            lose(late, tmp_path, elects)
+        return original(self, scan)
+
+    monkeypatch.setattr(read_task._Reading, "_of", of)
+    if before:
+        lose(late, tmp_path, elects)
+    schema = pa.schema([("value", pa.binary())])
+    with pytest.raises(embedlog.LeaderNotAvailableError, match=r"topic t, partition 0.* all records below 100"):
+        list(read_task.read(task, schema))
+    monkeypatch.setattr(read_task._Reading, "_of", original)
+    late.alter_topic("t", min_insync_replicas=1)
+    late.housekeep()
+    assert sorted(value for batch in read_task.read(task, schema) for value in batch.column(0).to_pylist()) == WANTED
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("elects", [False, True])
+def test_a_position_that_a_follower_shows_late_is_no_loss(
+    late: embedlog.Log, tmp_path: Path, lenient: bool, elects: bool
+) -> None:
+    """SPARKOFFSETS-5, SPARKPLAN-4: the position of a query, and an offset in its options."""
+    settings = parse(options_of(tmp_path, failOnDataLoss=str(not lenient), startingOffsets='{"t": {"0": 100}}'), stream=True)
+    with closing(StreamOffsets(settings)) as first:
+        position = first.next(first.initial(), None)
+    assert position["o"] == {"t": {"0": 100}}
+    lose(late, tmp_path, elects)
+    with closing(StreamOffsets(settings)) as query:
+        for call in (query.initial, lambda: query.next(position, None)):
+            with pytest.raises(embedlog.LeaderNotAvailableError, match=r"t-0.* all records below 100"):
+                call()
+        late.alter_topic("t", min_insync_replicas=1)
+        late.housekeep()
+        assert query.initial() == query.next(position, None) == position
+
+
+def test_records_that_an_unclean_election_lost_are_reported(late: embedlog.Log, tmp_path: Path) -> None:
+    """A leader that has committed the start of its epoch shows the end of the log: nothing waits."""
+    pa = pytest.importorskip("pyarrow")
+    from embedlog.spark import read_task
+
+    (tmp_path / "d2").rename(tmp_path / "away")
+    late.alter_topic("t", min_insync_replicas=1)
+    with late.producer() as producer:
+        producer.send("t", b"100").result(20)
+    (strict,), (lenient,) = (plan(parse(options_of(tmp_path, failOnDataLoss=each), stream=False)) for each in ("true", "false"))
+    (tmp_path / "d1").rename(tmp_path / "gone")
+    (tmp_path / "away").rename(tmp_path / "d2")
+    late.housekeep()
+    assert late.elect("t", 0, unclean=True, node=2)
+    late.housekeep()
+    schema = pa.schema([("value", pa.binary())])
+    with pytest.raises(embedlog.OffsetOutOfRangeError, match="planned records were deleted"):
+        list(read_task.read(strict, schema))
+    assert sorted(value for batch in read_task.read(lenient, schema) for value in batch.column(0).to_pylist()) == WANTED
 
 
 @pytest.mark.parametrize("text", ["[", "[]", "[1]", '[{"a": 1}]', '["a", 1]'])
