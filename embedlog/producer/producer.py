@@ -230,7 +230,8 @@ class Producer(Generic[K, V]):
         self._begin()
 
     def commit_transaction(self) -> None:
-        """Send buffered records and commit. Raises a record's error: then the transaction can only be aborted.
+        """Send buffered records and commit. Raises a record's error: then nothing is committed, and the transaction can only be
+        aborted. After FencedError the producer can only be closed, which aborts it.
 
         DeadlineError, LockTimeoutError, StorageError (a full disk) and DurabilityError leave the outcome open: repeat the call.
         The state is COMMITTING until it succeeds, also after a `with producer.transaction()`.
@@ -245,10 +246,15 @@ class Producer(Generic[K, V]):
     def abort_transaction(self) -> None:
         """Abort: buffered records fail with TransactionAbortedError, written ones are never visible as committed.
 
-        Raises as `commit_transaction`, except for errors of records: then repeat the call.
+        Raises as `commit_transaction`, except for errors of records that do not fence the producer: then repeat the call.
         """
         self._pipeline.check_open()
-        self._transaction.abort()
+        try:
+            self._transaction.abort()
+        except EmbedlogError:
+            if self._transaction.has_failed:
+                self._failures.take()  # the exception of this call reports them
+            raise
         self._failures.take()  # an aborted transaction needs no report of single records
 
     def send_offsets_to_transaction(

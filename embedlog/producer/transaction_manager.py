@@ -8,6 +8,8 @@ TXNMANAGER-3  a call that timed out, or met an error of the storage, keeps its s
 TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be aborted; a fenced producer can
     only be closed
 TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
+TXNMANAGER-6  no commit is decided after a failed record, also if it has fenced the producer. Failures are looked for after the
+    last record was settled; a call of `send` that fails from then on is not in the transaction, and does not change its state
 """
 
 from __future__ import annotations
@@ -157,6 +159,7 @@ class Transaction:
         # transitions come first, `shut` is that of the last state, and a closed producer refuses all calls.
         self._step = threading.RLock()
         self._machine = Machine()
+        self._deciding = False  # the owner ends the transaction, all of whose records are settled
         self.opener: object = None  # the argument of the last `begin`
         accumulator.rows.shut = True
 
@@ -190,14 +193,16 @@ class Transaction:
         self._verb("begin_transaction", "begin", None, open_transaction)
 
     def commit(self) -> None:
-        """Commit. Raises a record's error; then the transaction can only be aborted."""
-        self._raise_failure()
+        """Commit. Raises a record's error; then the transaction can only be aborted, or the producer closed (TXNMANAGER-4)."""
+        if self.state is State.ABORTABLE_ERROR:
+            self._raise_failure()
 
         def end(deadline_ns: int) -> None:
             self._drain(deadline_ns)
-            self._raise_failure()
-            self._owner.end(True, deadline_ns)
-            self._enter(State.READY)
+            with self._decision():
+                self._raise_failure()
+                self._owner.end(True, deadline_ns)
+                self._enter(State.READY)
 
         self._verb("commit_transaction", "commit", State.COMMITTING, end)
 
@@ -205,8 +210,10 @@ class Transaction:
         def end(deadline_ns: int) -> None:
             self._accumulator.drop(TransactionAbortedError("the transaction was aborted before the record was written"))
             self._drain(deadline_ns)
-            self._owner.end(False, deadline_ns)
-            self._enter(State.READY)
+            with self._decision():
+                self._owner.end(False, deadline_ns)
+                self._raise_failure()  # of a record that has fenced the producer: it does not go on
+                self._enter(State.READY)
 
         self._verb("abort_transaction", "abort", State.ABORTING, end)
 
@@ -258,8 +265,9 @@ class Transaction:
     def failed(self, error: BaseException) -> None:
         """A record was not written."""
         with self._step:
-            self._machine.fail(error)
-            self._shut_locked()
+            if not self._deciding:
+                self._machine.fail(error)
+                self._shut_locked()
 
     # ---- transitions -----------------------------------------------------------------------------
 
@@ -320,9 +328,19 @@ class Transaction:
         if not self._accumulator.flush(max(0, deadline_ns - self._clock_ns()) / 1e9):
             raise DeadlineError("not all records were written in time", expected=f"{self._timeout_s} s (max.block.ms)")
 
+    @contextmanager
+    def _decision(self) -> Iterator[None]:
+        """While the owner ends the transaction: a failure before is seen by `_raise_failure`, a later one is not (TXNMANAGER-6)."""
+        with self._step:
+            self._deciding = True
+        try:
+            yield
+        finally:
+            self._deciding = False
+
     def _raise_failure(self) -> None:
         error = self._machine.error
-        if self.state is State.ABORTABLE_ERROR and error is not None:
+        if self.has_failed and error is not None:
             raise error
 
     @contextmanager
