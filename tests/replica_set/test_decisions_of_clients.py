@@ -9,11 +9,14 @@ import pytest
 
 import embedlog
 from embedlog.errors import LeaderNotAvailableError
+from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.partition import Partition
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
 from tests.support.replica_moves import failing, opened, partition_of, values
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of
+from tests.support.transactional_producers import begun
+from tests.support.transactional_producers import committed as read_committed
 
 
 def test_a_decision_sees_records_that_are_not_committed(tmp_path: Path) -> None:
@@ -108,6 +111,37 @@ def test_a_registration_that_was_not_committed_is_waited_for(
         assert failures
         assert appended
         assert all(high_watermark == log_end for high_watermark, log_end in appended), appended
+
+
+def test_several_partitions_wait_for_a_registration_that_was_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, for partitions that are begun together: the second attempt finds all of them registered."""
+    with opened(tmp_path, **INTERNAL) as log:
+        log.create_topic("t", 2, replication_factor=3)
+        writer = begun(log)
+        state, committed, failures = log._engine.partition("__transaction_state", 0), ReplicatedPartition._committed, list[int]()
+
+        def failing_once(self: ReplicatedPartition, *arguments: Any, **options: Any) -> None:
+            if self.topic == "__transaction_state" and not failures:
+                failures.append(1)
+                raise LeaderNotAvailableError("not committed before the deadline")
+            committed(self, *arguments, **options)
+
+        monkeypatch.setattr(ReplicatedPartition, "_committed", failing_once)
+        runs = [(log._engine.partition("t", number), writer.prepare(b"v", partition=number)) for number in (0, 1)]
+        attempts = [(partition, run, AppendProgress(run)) for partition, run in runs]
+        with pytest.raises(LeaderNotAvailableError):
+            writer.owner.begin_in(attempts)
+        bounds = state.bounds()
+        assert bounds.high_watermark < bounds.log_end
+        writer.owner.begin_in(attempts)
+        for partition, run, progress in attempts:
+            assert not partition.bounds().log_end, "written before the commit of the registration"
+            writer.owner.append(partition, run, progress=progress)
+            assert state.bounds().high_watermark == bounds.log_end
+        writer.commit()
+        assert read_committed(log) == [b"v", b"v"]
 
 
 def leader_of(log: embedlog.Log, topic: str) -> int:

@@ -189,10 +189,8 @@ class Owner:
                 partition.open()
         self._registration_tried = True
         with self._deciding(until) as decision:
-            if self._register(decision, stamp, fresh) is not None:
+            if self._register(decision, stamp, fresh) is not None or not _may_write(decision):
                 return
-            if decision.pending:
-                return  # the registration must be committed before the first data (REPLICA-22)
             until_ns = system.boot_ns() + SHARE_NS
             for where, (partition, run, progress) in fresh.items():
                 write = partial(self._write_first, partition, run, progress)
@@ -248,7 +246,7 @@ class Owner:
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 problem = self._register(decision, stamp, (where,))
-                committed = not decision.pending and (committed or decision.committed)
+                committed = _may_write(decision, committed)
                 if problem is None and committed:
                     done = _unless_locked(write, deadline_ns)
                 elif problem is not None and not isinstance(problem, Concurrent):
@@ -326,7 +324,7 @@ class Owner:
                 if problem is not None:
                     raise problem
                 append = partial(commit.append, stamp._replace(opens=True))
-                committed = not decision.pending and (committed or decision.committed)
+                committed = _may_write(decision, committed)
                 done = _unless_locked(append, deadline_ns) if committed else None
         except Concurrent as problem:
             self._all.finish_before(problem, deadline_ns)
@@ -378,6 +376,14 @@ def _flushed(partition: TransactionalLog, done: Appended, deadline_ns: int) -> A
     if not asks_for_durability(partition):
         partition.flush_if_due(done.last_offset + 1, deadline_ns)
     return done
+
+
+def _may_write(decision: Decision[Entries], committed: bool = False) -> bool:
+    """Whether data may follow under the same lock: the registration must be committed before it (REPLICA-22).
+
+    `committed`: what the view had before is known to be.
+    """
+    return not decision.pending and (committed or decision.committed)
 
 
 def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
