@@ -3,6 +3,8 @@
 REPLICATEDTOPIC-1  arguments are checked as for one directory, before the decision; the decision checks what depends on the state
 REPLICATEDTOPIC-2  a deletion of records is in the manifests of the ISR when it returns. The housekeeper writes a checkpoint that
     could not be written
+REPLICATEDTOPIC-3  a topic is created only if its name was free before the completion of deletions began (DELETEDTOPIC-2). One
+    that another process deletes during that has its own completion, after which it is created
 """
 
 from __future__ import annotations
@@ -84,22 +86,22 @@ class ReplicatedTopicAdmin(TopicAdmin):
         return planned
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
-        made = []
-        self._deleted.finish({topic.name for topic in planned if not self._is_live(topic.name)})
-        topics = [topic for topic in planned if not (exist_ok and self._is_live(topic.name))]
-        for topic in topics:
-            self._check_free(topic.name)
-        for topic in topics:
-            factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
-            try:
-                self._set.create_topic(topic, factor=factor, assignment=assignment)
-            except TopicExistsError:  # another process was faster
-                if not (exist_ok and self._is_live(topic.name)):
-                    self._check_free(topic.name)
-                    raise
-                continue
-            made.append(topic.name)
-        return made
+        made = set[str]()
+        while topics := [each for each in planned if each.name not in made and not (exist_ok and self._is_live(each.name))]:
+            for topic in topics:
+                self._check_free(topic.name)
+            self._deleted.finish({topic.name for topic in topics})
+            for topic in topics:  # no other one, also if it was deleted meanwhile (REPLICATEDTOPIC-3)
+                factor, assignment = topic.replicas if isinstance(topic, Planned) else ONE_COPY
+                try:
+                    self._set.create_topic(topic, factor=factor, assignment=assignment)
+                except TopicExistsError:  # another process was faster
+                    if not (exist_ok and self._is_live(topic.name)):
+                        self._check_free(topic.name)
+                        raise
+                    continue
+                made.add(topic.name)
+        return [topic.name for topic in planned if topic.name in made]
 
     def grow(self, name: str, total_count: int) -> None:
         """As `Log.create_partitions`."""

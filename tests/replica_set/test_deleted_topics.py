@@ -252,3 +252,49 @@ def test_the_offsets_are_looked_for_once_for_all_new_names(tmp_path: Path, monke
         log.create_topics([f"u{number}" for number in range(20)])
         log.create_topics(["t", "u0"], exist_ok=True)
         assert looked == [20]
+
+
+@pytest.mark.parametrize("names", [["a", "t"], ["t", "a"]], ids=" ".join)
+def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    """REPLICATEDTOPIC-3: the offsets of the other name are looked for. The deleting process is killed after its decision."""
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log, opened(tmp_path, offsets_topic_num_partitions=1) as other:
+        made(log)
+        commit(log)
+        topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+        forget, forgotten = DeletedTopics._forget, list[Collection[str]]()
+
+        def _forget(self: DeletedTopics, names: Collection[str]) -> None:
+            forget(self, names)
+            if not forgotten:
+                other._engine.set.decide(lambda state: DeleteTopic(topic_id))  # type: ignore[attr-defined]
+            forgotten.append(names)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DeletedTopics, "_forget", _forget)
+            assert log.create_topics(names, exist_ok=True) == names
+        assert forgotten == [{"a"}, {"t"}]
+        assert log.topics() == ["a", "t"]
+        assert log._engine.set.topics.identified("t")[1] != topic_id  # type: ignore[attr-defined]
+        assert committed(log) is None
+        for each in (other, log):
+            each.housekeep()  # the offsets would be kept then (DELETEDTOPIC-3)
+        assert committed(log) is None
+
+
+def test_a_topic_that_is_deleted_before_it_would_be_refused_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `exist_ok` a topic that existed is refused, and nothing is created."""
+    with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        made(log)
+        commit(log)
+        topic_id = log._engine.set.topics.identified("t")[1]  # type: ignore[attr-defined]
+        finish = DeletedTopics.finish
+
+        def _finish(self: DeletedTopics, names: Collection[str]) -> None:
+            finish(self, names)
+            log._engine.set.decide(lambda state: DeleteTopic(topic_id))  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(DeletedTopics, "finish", _finish)
+        with pytest.raises(embedlog.TopicExistsError):
+            log.create_topic("t")
