@@ -137,23 +137,35 @@ def initialize(
 
 
 def register(
-    old: Transaction | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], now: Moment
+    old: Transaction | None,
+    producer_id: int,
+    epoch: int,
+    partitions: Iterable[TopicPartition],
+    now: Moment,
+    process_slot: ProcessSlot | None = None,
 ) -> Transaction | Refusal:
-    """The transaction of this id and epoch will write to these partitions; the first registration begins it."""
+    """The transaction of this id and epoch will write to these partitions; the first registration begins it.
+
+    `process_slot`: that of its owner from now on, if it may be another one.
+    """
     if old is None or old.producer_id != producer_id:
         return Refusal.INVALID_PRODUCER_ID_MAPPING
     if old.epoch != epoch:
         return Refusal.PRODUCER_FENCED
     if old.status in PREPARED:
         return Refusal.CONCURRENT_TRANSACTIONS
+    owner = process_slot or old.owner
     if old.status is Status.ONGOING:
         wanted = old.partitions.union(partitions)
-        return old if wanted == old.partitions else old._replace(partitions=wanted, updated_ms=now.wall_ms)
+        if wanted == old.partitions and owner == old.owner:
+            return old
+        return old._replace(partitions=wanted, updated_ms=now.wall_ms, owner=owner)
     return old._replace(
         status=Status.ONGOING,
         partitions=frozenset(partitions),
         updated_ms=now.wall_ms,
         started_ms=now.wall_ms,
+        owner=owner,
         began=Beginning(now.boot, now.monotonic_ns),
     )
 

@@ -106,6 +106,19 @@ def test_more_partitions_keep_the_beginning_and_known_ones_write_nothing() -> No
     assert rules.register(new, ID, 3, [T0, T1], later) is new
 
 
+@pytest.mark.parametrize("status", [Status.EMPTY, Status.ONGOING, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT])
+def test_a_registration_names_the_present_slot_of_its_owner(status: Status) -> None:
+    old = state(status)
+    same = rules.register(old, ID, 3, [T0], NOW, old.owner)
+    assert isinstance(same, Transaction)
+    assert same.owner == old.owner
+    assert (same is old) == (status is Status.ONGOING)
+    moved = rules.register(old, ID, 3, [T0], NOW, THEIRS)
+    assert isinstance(moved, Transaction)
+    assert moved == same._replace(owner=THEIRS, updated_ms=NOW.wall_ms)
+    assert rules.register(moved, ID, 3, [T0], NOW, THEIRS) is moved
+
+
 @pytest.mark.parametrize(("old", "refusal"), [
     (None, Refusal.INVALID_PRODUCER_ID_MAPPING),
     (state(Status.ONGOING, producer_id=1), Refusal.INVALID_PRODUCER_ID_MAPPING),

@@ -41,7 +41,7 @@ def _states(engine: Engine) -> dict[str, Transaction]:
 def _described(engine: Engine, name: str, state: Transaction) -> TransactionDescription:
     in_use = None
     if not engine.read_only:
-        in_use = state.owner is not None and engine.transactions.liveness.probe(state.owner)
+        in_use = engine.transactions.is_in_use(state)
     return TransactionDescription(
         name, state.producer_id, state.epoch, NAMES[state.status], state.timeout_ms,
         state.started_ms if state.started_ms >= 0 and state.partitions else None, state.updated_ms,

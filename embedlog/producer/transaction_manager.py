@@ -330,7 +330,7 @@ class Transaction:
 
     @contextmanager
     def _decision(self) -> Iterator[None]:
-        """While the owner ends the transaction: a failure before is seen by `_raise_failure`, a later one is not (TXNMANAGER-6)."""
+        """While the owner ends the transaction: `_raise_failure` sees each failure before it, and no later one (TXNMANAGER-6)."""
         with self._step:
             self._deciding = True
         try:

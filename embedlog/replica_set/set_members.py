@@ -203,12 +203,13 @@ class SetMembers:
                 return member.problem if member is not None else None
         return None
 
-    def usable_paths(self) -> tuple[list[Path], bool]:
-        """The paths of the directories that are usable now, by node, and whether others are away."""
+    def usable_paths(self) -> tuple[dict[int, Path], bool]:
+        """The paths of the directories that are usable now, in the order of their nodes, and whether others are away."""
         now_ns = system.boot_ns()
         usable = [each for each in self.directories if each.usable(now_ns) and each.problem is None]
         every = sorted(usable, key=lambda each: each.node)
-        return [each.directory.path for each in every if each.directory is not None], len(usable) < self.directories.count()
+        paths = {each.node: each.directory.path for each in every if each.directory is not None}
+        return paths, len(usable) < self.directories.count()
 
     # ---- the words of the directories ------------------------------------------------------------
 

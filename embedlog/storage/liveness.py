@@ -157,6 +157,10 @@ class Liveness:
         """Whether other processes see the slot of this lease. If not, its holder needs another one."""
         return True
 
+    def shows_slot(self, process_slot: ProcessSlot) -> bool:
+        """As `shows`, for a slot of `begin`."""
+        return True
+
     def end(self, process_slot: ProcessSlot) -> None:
         """Free the slot. Idempotent."""
         with self._mutex:

@@ -5,14 +5,17 @@ SETLIVENESS-1  a slot begins in the first directory that is usable then, and sta
 SETLIVENESS-2  a slot whose nonce no directory shows has ended, unless a directory is away: then it counts as held, without a
     heartbeat. Session and transaction timeouts end such a holder
 SETLIVENESS-3  descriptors of a directory that was removed stay open: they still show the slots in it
-SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is usable
+SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is usable. The owner of a
+    transactional id does so with its next registration, and keeps the earlier slot, which records may still name
 SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the next one then
+SETLIVENESS-6  a slot that names a directory which has left the set counts as held, without a heartbeat, for a process that has
+    not opened that directory before. The node of a directory is not used again
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,9 +34,12 @@ class SetLiveness(Liveness):
     """The process slots of a set for one open log. Threads: any."""
 
     def __init__(
-        self, directories: Callable[[], tuple[Sequence[Path], bool]], home: Path, mode: int = 0o666, locked: bool = False
+        self, directories: Callable[[], tuple[Mapping[int, Path], bool]], home: Path, mode: int = 0o666, locked: bool = False
     ) -> None:
-        """`directories`: those that are usable now, and whether others are away. `home` is the first one now, for messages."""
+        """`directories`: those that are usable now, by node, and whether others are away.
+
+        `home` is the first one now, for messages.
+        """
         super().__init__(home, mode, locked)
         self._directories, self._locked = directories, locked
         self._each: dict[Path, Liveness] = {}
@@ -50,23 +56,23 @@ class SetLiveness(Liveness):
         with self._choosing:
             return list(self._each.values())
 
-    def _in_first(self, call: Callable[[Liveness], T]) -> T:
+    def _in_first(self, call: Callable[[Liveness, int], T]) -> T:
         """The result of a call in the first directory in which it succeeds. Raises StorageError (SETLIVENESS-5)."""
         usable, _ = self._directories()
         problem = StorageError("no directory of the set is usable for a process slot", path=self.path)
-        for directory in usable:
+        for node, directory in usable.items():
             try:
-                return call(self._in(directory))
+                return call(self._in(directory), node)
             except StorageError as failed:
                 problem = failed
         raise problem
 
     def begin(self) -> ProcessSlot:
-        return self._in_first(lambda each: each.begin())
+        return self._in_first(lambda each, node: each.begin()._replace(node=node))
 
     def lease(self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int) -> Lease:
         return self._in_first(
-            lambda each: each.lease(
+            lambda each, _: each.lease(
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
                 max_poll_interval_ms=max_poll_interval_ms,
@@ -75,7 +81,11 @@ class SetLiveness(Liveness):
 
     def shows(self, lease: Lease) -> bool:
         usable, _ = self._directories()
-        return not usable or lease.path.parent in usable
+        return not usable or lease.path.parent in usable.values()
+
+    def shows_slot(self, process_slot: ProcessSlot) -> bool:
+        usable, _ = self._directories()
+        return not usable or process_slot.node in usable
 
     def end(self, process_slot: ProcessSlot) -> None:
         for each in self._all_of_them():
@@ -92,7 +102,7 @@ class SetLiveness(Liveness):
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         usable, away = self._directories()
-        for directory in usable:
+        for directory in usable.values():
             self._in(directory)
         for each in self._all_of_them():
             try:
@@ -102,4 +112,5 @@ class SetLiveness(Liveness):
                 continue
             if found is not None:
                 return found
-        return _UNKNOWN if away else SlotState(False)
+        node = process_slot.node
+        return _UNKNOWN if away or (node is not None and node not in usable) else SlotState(False)  # SETLIVENESS-6

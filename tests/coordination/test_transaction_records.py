@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.coordination.transactions.transaction_records import decode, decode_key, encode, encode_key
+from embedlog.coordination.transactions.transaction_records import (
+    OWNER_NODE,
+    OWNER_NODE_TAG,
+    decode,
+    decode_key,
+    encode,
+    encode_key,
+)
 from embedlog.coordination.transactions.transaction_view import Entries
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.process_slot import ProcessSlot
@@ -149,10 +156,20 @@ def random_state(rng: random.Random) -> Transaction:
         rng.choice([-1, rng.randrange(2**63)]),
         rng.choice([-1, rng.randrange(2**63)]),
         rng.choice([0, 1, 2]),
-        maybe(ProcessSlot(rng.randrange(2**16), rng.randrange(2**64))),  # type: ignore[arg-type]
+        maybe(ProcessSlot(rng.randrange(2**16), rng.randrange(2**64), rng.choice([None, rng.randrange(2**31)]))),  # type: ignore[arg-type]
         maybe(Beginning(rng.randrange(2**56), rng.randrange(2**63))),  # type: ignore[arg-type]
         maybe(Outcome(rng.choice(["commit", "abort"]), rng.randrange(2**63), rng.randrange(2**15))),  # type: ignore[arg-type]
     )
+
+
+def test_the_directory_of_the_owner_is_a_field_of_its_own() -> None:
+    """An older version keeps it as an unknown field, and may write it without an owner."""
+    within = OURS._replace(owner=ProcessSlot(3, 2**64 - 1, node=7))
+    assert encode(within)[-7:] == bytes.fromhex("934e 04 00000007")
+    assert decode(encode(within)) == within
+    node = (OWNER_NODE_TAG, OWNER_NODE.pack(7))
+    assert decode(encode(OURS._replace(others=(node,)))) == within
+    assert decode(encode(OURS._replace(owner=None, others=(node,)))) == OURS._replace(owner=None)
 
 
 def test_the_view_forgets_what_a_tombstone_ends() -> None:

@@ -62,7 +62,9 @@ def offset_of(log: embedlog.Log, group: str) -> object:
 
 
 @pytest.mark.parametrize("kind", FATAL)
-def test_nothing_is_committed(log: embedlog.Log, refused: list[embedlog.EmbedlogError], kind: type[embedlog.EmbedlogError]) -> None:
+def test_nothing_is_committed(
+    log: embedlog.Log, refused: list[embedlog.EmbedlogError], kind: type[embedlog.EmbedlogError]
+) -> None:
     refused.append(kind("of the record"))
     with opened(log) as producer:
         producer.begin_transaction()

@@ -283,7 +283,9 @@ def test_a_topic_that_is_deleted_during_a_creation_leaves_no_offset(
         assert committed(log) is None
 
 
-def test_a_topic_that_is_deleted_before_it_would_be_refused_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_deleted_before_it_would_be_refused_is_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without `exist_ok` a topic that existed is refused, and nothing is created."""
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)

@@ -21,11 +21,12 @@ class View:
     """The directories as one process sees them."""
 
     def __init__(self, *paths: Path) -> None:
-        self.usable, self.away = list(paths), False
+        self.usable, self.away = {int(path.name[1:]): path for path in paths}, False  # by node
         self.slots = SetLiveness(lambda: (self.usable, self.away), paths[0] if paths else Path("."))
 
-    def without(self, path: Path) -> None:
-        self.usable, self.away = [each for each in self.usable if each != path], True
+    def without(self, path: Path, *, away: bool = True) -> None:
+        self.usable = {node: each for node, each in self.usable.items() if each != path}
+        self.away = away
 
 
 @pytest.fixture
@@ -101,13 +102,41 @@ def test_a_lease_in_a_failed_directory_is_not_shown(places: list[Path], stack: E
     another.end()
 
 
+def test_a_slot_names_its_directory(places: list[Path], stack: ExitStack) -> None:
+    view = a_view(stack, *places)
+    mine = view.slots.begin()
+    assert mine.node == 0
+    assert view.slots.shows_slot(mine)
+    view.without(places[0])
+    assert not view.slots.shows_slot(mine)
+    another = view.slots.begin()
+    assert another.node == 1
+    assert view.slots.shows_slot(another)
+
+
+def test_a_slot_in_a_directory_that_left_the_set_counts_as_held(places: list[Path], stack: ExitStack) -> None:
+    """SETLIVENESS-6: a process that has opened the directory before still sees its end."""
+    one, before, after = a_view(stack, *places), a_view(stack, *places), a_view(stack, *places[1:])
+    mine, other = one.slots.begin(), one.slots.begin()
+    assert before.slots.probe(mine)
+    for view in (one, before):
+        view.without(places[0], away=False)
+    assert after.slots.slot_state(mine) == (True, 0, False)
+    assert not after.slots.probe(mine._replace(node=None)), "of an older version"
+    assert not after.slots.probe(mine._replace(node=1)), "it was in a directory that shows another nonce"
+    one.slots.end(mine)
+    assert not before.slots.probe(mine)
+    assert before.slots.probe(other)
+    assert after.slots.probe(mine)
+
+
 def test_a_killed_process_frees_its_slot(places: list[Path], stack: ExitStack) -> None:
     view = a_view(stack, *places)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         slot = View(places[1], places[2]).slots.begin()
-        os.write(writer, b"%d %d" % (slot.slot, slot.nonce))
+        os.write(writer, b"%d %d" % slot[:2])
         signal.pause()
     os.close(writer)
     with open(reader, "rb", buffering=0) as pipe:

@@ -158,7 +158,7 @@ def encode_group(group: Group) -> bytes:
 def _member(member: Member, protocol: str | None) -> bytes:
     own: Fields = [(JOINED_TAG, _joined(member, protocol))]
     if member.process_slot is not None:
-        own.insert(0, (SLOT_TAG, PROCESS_SLOT.pack(*member.process_slot)))
+        own.insert(0, (SLOT_TAG, PROCESS_SLOT.pack(*member.process_slot[:2])))
     return b"".join(
         (
             _text(member.member_id),

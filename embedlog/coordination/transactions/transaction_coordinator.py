@@ -224,10 +224,19 @@ class Transactions:
                 return found
         return None
 
+    def is_in_use(self, state: Transaction) -> bool:
+        """Whether the process of the owner runs, as far as directories of the set show that.
+
+        A slot in a directory that left the set counts as held for an open transaction only: that one has a timeout.
+        """
+        if state.owner is None:
+            return False
+        return self.liveness.probe(state.owner if state.status is Status.ONGOING else state.owner._replace(node=None))
+
     def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
         """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
-            alive = state.owner is not None and self.liveness.probe(state.owner)
+            alive = self.is_in_use(state)
             if not machine.is_abandoned(state, alive, now()):
                 return False
             system.point("txn-giving-up")
@@ -287,7 +296,7 @@ class Transactions:
     def _is_expired(self, state: Transaction | None, limit_ms: int) -> bool:
         if state is None or not machine.is_expired(state, False, limit_ms, now()):
             return False
-        return state.owner is None or not self.liveness.probe(state.owner)
+        return not self.is_in_use(state)
 
     def _newest(self, producer_id: int) -> Transaction | None:
         found = self._find(producer_id)

@@ -22,6 +22,7 @@ VALUE_VERSION: Final = 1
 OWNER_TAG: Final = 10_000  # first of embedlog's tags: Kafka numbers from 0
 BEGAN_TAG: Final = 10_001
 OUTCOME_TAG: Final = 10_002
+OWNER_NODE_TAG: Final = 10_003
 
 _HEAD: Final = struct.Struct(
     ">h"  # version of the value
@@ -32,6 +33,7 @@ _HEAD: Final = struct.Struct(
 )
 _TIMES: Final = struct.Struct(">qq")  # last update and start in wall clock ms, -1 none
 OWNER: Final = struct.Struct(">IQ")  # slot, nonce
+OWNER_NODE: Final = struct.Struct(">I")  # the directory of a set that has the slot
 BEGAN: Final = struct.Struct(">QQ")  # boot number, monotonic clock in ns
 OUTCOME: Final = struct.Struct(">bqh")  # 1 commit or 0 abort, producer id, producer epoch
 _ON_DISK: Final = PREPARED | COMPLETED | {Status.EMPTY, Status.ONGOING}
@@ -91,7 +93,10 @@ def _tags(state: Transaction) -> Fields:
     if state.client_version:
         found.append((2, SHORT.pack(state.client_version)))
     if state.owner is not None:
-        found.append((OWNER_TAG, OWNER.pack(*state.owner)))
+        slot, nonce, node = state.owner
+        found.append((OWNER_TAG, OWNER.pack(slot, nonce)))
+        if node is not None:
+            found.append((OWNER_NODE_TAG, OWNER_NODE.pack(node)))
     if state.began is not None:
         found.append((BEGAN_TAG, BEGAN.pack(*state.began)))
     if state.outcome is not None:
@@ -125,7 +130,7 @@ def decode(value: bytes) -> Transaction:
 def _with_tags(state: Transaction, tags: Fields) -> Transaction:
     """The state with its tagged fields; those with another number or size are kept unchanged."""
     known: dict[str, Any] = {}
-    others = []
+    others, node = [], None
     for tag, data in tags:
         match tag, len(data):
             case 0, LONG.size:
@@ -141,8 +146,12 @@ def _with_tags(state: Transaction, tags: Fields) -> Transaction:
             case 10_002, OUTCOME.size:
                 commit, producer_id, epoch = OUTCOME.unpack(data)
                 known["outcome"] = Outcome("commit" if commit else "abort", producer_id, epoch)
+            case 10_003, OWNER_NODE.size:
+                (node,) = OWNER_NODE.unpack(data)
             case _:
                 others.append((tag, data))
+    if "owner" in known:
+        known["owner"] = known["owner"]._replace(node=node)
     return state._replace(**known, others=tuple(others))
 
 

@@ -1,6 +1,8 @@
 """The owner of a transactional id: executes the transactions of one producer.
 
-OWNER-1  an owner holds a process slot, so its end is detected at once; another owner of the same id fences it
+OWNER-1  an owner holds a process slot, so its end is detected at once; another owner of the same id fences it. In a set a
+    registration names another slot if the directory of the present one failed or left. All slots are held until `close`: an
+    earlier record, with the earlier slot, counts if the registration is lost
 OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it finds its completed steps
 OWNER-3  if nothing was registered, an end writes nothing and takes no lock
 OWNER-4  offsets of a group are data of the transaction like any other: registered and written under the lock of
@@ -10,7 +12,7 @@ OWNER-4  offsets of a group are data of the transaction like any other: register
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -27,7 +29,7 @@ from embedlog.coordination.transactions.transaction_checks import (
     unsynced,
 )
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, StateError
+from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, StateError, StorageError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
 from embedlog.storage.call_deadline import Until
@@ -106,7 +108,7 @@ class Owner:
     def __init__(self, transactions: Coordinator, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
         self._all = transactions
-        self._process_slot: ProcessSlot | None = None
+        self._slots: list[ProcessSlot] = []  # the last one is the present one; always the same list, for threads and signals
         self._closed = False
         self._id: tuple[int, int] | None = None
         self._registration_tried = False  # whether a registration was attempted in this transaction
@@ -123,22 +125,39 @@ class Owner:
         return self._id
 
     def close(self) -> None:
-        """Release the process slot: an open transaction then counts as abandoned. Idempotent; a signal handler may call it."""
+        """Release the process slots: an open transaction then counts as abandoned. Idempotent; a signal handler may call it."""
         self._closed = True
-        process_slot, self._process_slot = self._process_slot, None
-        if process_slot is not None:
+        for process_slot in tuple(self._slots):
             self._all.liveness.end(process_slot)
+            with suppress(ValueError):  # a signal handler, or another thread, was faster
+                self._slots.remove(process_slot)
 
     def _slot(self) -> ProcessSlot:
-        """The process slot; taken by the first call. Raises ClosedError."""
-        if self._process_slot is None and not self._closed:
-            self._process_slot = self._all.liveness.begin()
+        """The present process slot: another one if its directory is not used any more (OWNER-1). Raises ClosedError.
+
+        It may write a file, so the lock of `__transaction_state` is taken afterwards.
+        """
+        present = next(reversed(self._slots), None)
+        if present is None:
+            self._take_slot()
+        elif not self._all.liveness.shows_slot(present):
+            with suppress(StorageError):  # then the earlier one counts until the timeout of the transaction
+                self._take_slot()
+        return self._held()[-1]
+
+    def _take_slot(self) -> None:
+        """Begin a further process slot, unless the owner is closed."""
+        if not self._closed:
+            self._slots.append(self._all.liveness.begin())
         if self._closed:
             self.close()  # it may have come before the slot was known
-        process_slot = self._process_slot
-        if process_slot is None:
+
+    def _held(self) -> tuple[ProcessSlot, ...]:
+        """The process slots, at least one. Raises ClosedError."""
+        slots = tuple(self._slots)
+        if not slots:
             raise ClosedError(f"transactional id {self.transactional_id!r}: the owner was closed")
-        return process_slot
+        return slots
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -159,7 +178,7 @@ class Owner:
         return taken.outcome
 
     def _take(self, old: Transaction | None) -> Transaction | Refusal:
-        process_slot = self._slot()
+        process_slot = self._held()[-1]
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
             claimed = self._id is None or self._id == (old.producer_id, old.epoch)
             aborted = machine.abort_abandoned(old, old, new_producer_id(), now()) if claimed else None
@@ -267,7 +286,7 @@ class Owner:
         """
         if not self._registration_tried:
             return
-        until, (producer_id, epoch), process_slot = self._all.deadline(deadline_ns), self._identity(), self._slot()
+        until, (producer_id, epoch), slots = self._all.deadline(deadline_ns), self._identity(), self._held()
         if commit:
             commit_begins(self._all.host.interposer, self.transactional_id, until)
             self._sync_data(until)
@@ -276,6 +295,7 @@ class Owner:
             mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
             if old is not None and mine and old.status in SETTLED and not self._opened:
                 return old  # the registration failed, so there is nothing to decide
+            process_slot = next((each for each in slots if old is not None and each == old.owner), slots[-1])
             return machine.end(old, producer_id, epoch, process_slot, commit, new_producer_id(), now())
 
         decided = self._without_predecessor(event, until)
@@ -336,6 +356,8 @@ class Owner:
     # ---- registration ----------------------------------------------------------------------------
 
     def _deciding(self, deadline_ns: int) -> AbstractContextManager[Decision[Entries]]:
+        if self._slots:  # records that a closed producer has left are written, too
+            self._slot()
         topic = self._all.topic
         return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
 
@@ -345,7 +367,7 @@ class Owner:
         REQUIRES the lock of `decision`.
         """
         old = decision.view.get(self.transactional_id)
-        new = machine.register(old, stamp.producer_id, stamp.epoch, places, now())
+        new = machine.register(old, stamp.producer_id, stamp.epoch, places, now(), next(reversed(self._slots), None))
         if isinstance(new, Refusal):
             return refused(self.transactional_id, new, old)
         self._write(decision, old, new)

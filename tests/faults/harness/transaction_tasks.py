@@ -28,7 +28,7 @@ def live(_: Stage, directory: str, fork: bool = False) -> tuple[int, int]:
     """Take a process slot; with `fork` leave a child that only inherits descriptors and outlives its parent."""
     found = Liveness(Path(directory))
     _lives.append(found)
-    slot, nonce = found.begin()
+    slot, nonce, _ = found.begin()
     if fork and os.fork() == 0:
         select.select([], [], [], 20)
         os._exit(0)
