@@ -4,7 +4,8 @@ COPYING-1  a follower first follows the leader's epoch, which cuts what the lead
 COPYING-2  the bytes of every chunk are checked (checksums, chain, digests) before the follower takes them unchanged
 COPYING-3  a follower that lacks much gets one chunk while the next one is read. A chunk for another log end is not taken
 COPYING-4  a replica outside ISR and ELR whose page has no role may be of an earlier copy, or written without the set. Before it
-    follows, its bytes are compared with those of the leader from the log start, and cut at the first difference (REPLICA-19)
+    follows, its bytes are compared with those of the leader from the log start, and cut at the first difference (REPLICA-19).
+    Without an equal batch nothing of it is known to be the leader's, also below the leader's log start (REPLICALOG-7)
 COPYING-5  no lock of the leader is held, and the follower's lock is held for one chunk
 COPYING-6  the page of the leader is read after each chunk. It must still lead in the epoch, and have deleted nothing that the
     follower lacks. Otherwise the follower begins again at the leader's log start (REPLICA-2, REPLICA-20)
@@ -87,7 +88,7 @@ def copy(
                 start = source.log_start
             if replica.role == replication.ROLE_NONE and now.log_end > now.log_start:
                 limit = _equal_end(leader.partition, follower)
-        epoch_end = leader.partition.epoch_end
+        epoch_end = leader.partition.epoch_end if start is None else leader.partition.replica.epochs.known_end
         at = follower.replica.follow(leader.node, leader.epoch, epoch_end, deadline_ns, limit=limit, start=start)
     work = _Copying(leader, follower, deadline_ns, complete)
     source = work.source().now
@@ -186,9 +187,11 @@ def _read(read: Read, leader: Leader, offset: int) -> Fetched | None:
 
 
 def _equal_end(leader: Partition, follower: Partition) -> int:
-    """The offset up to which both logs have the same batches; of a compacted topic with a difference, the log start."""
+    """The offset up to which both logs have the same batches; the log start if no batch is compared, or if a compacted topic
+    differs.
+    """
     now, theirs = follower.published(), leader.published()
-    at = max(now.log_start, theirs.log_start)
+    at = begin = max(now.log_start, theirs.log_start)
     if at > theirs.log_end:
         return now.log_start
     while at < now.log_end:
@@ -199,8 +202,9 @@ def _equal_end(leader: Partition, follower: Partition) -> int:
     end = min(at, now.log_end)
     if end < min(now.log_end, leader.published().log_end):
         logger.warning("%s differs from the log of the leader, from offset %d on", follower.path, end)
-        return now.log_start if follower.config.compacted else end
-    return end
+        if follower.config.compacted:
+            return now.log_start
+    return end if at > begin else now.log_start
 
 
 def _own(follower: Partition, offset: int) -> Fetched | None:

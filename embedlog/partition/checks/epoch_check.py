@@ -58,11 +58,15 @@ class EpochCheck:
         cache, log_end = self._of_log()
         return cache.end_offset(epoch, log_end)
 
+    def known_end(self, epoch: int) -> tuple[int, int]:
+        """As `end`; (-1, -1) also for an epoch below all that are known (EPOCHCHECK-4)."""
+        cache, log_end = self._of_log()
+        return cache.end_offset(epoch, log_end) if cache.entries and cache.entries[0][0] <= epoch else (-1, -1)
+
     def contains(self, epoch: int, offset: int) -> bool:
         """Whether the record of an epoch at an offset is, or was, in the log. False also if that is not known (EPOCHCHECK-4)."""
-        cache, log_end = self._of_log()
-        known, end = cache.end_offset(epoch, log_end)
-        return known == epoch and offset < end and cache.entries[0][0] <= epoch
+        known, end = self.known_end(epoch)
+        return known == epoch and offset < end
 
     def _of_log(self) -> tuple[checkpoints.EpochCache, int]:
         """The epochs of the log, and its end."""

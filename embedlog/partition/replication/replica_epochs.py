@@ -51,6 +51,11 @@ class ReplicaEpochs:
         self._compare_first()
         return self._reader.epochs.end(epoch)
 
+    def known_end(self, epoch: int) -> tuple[int, int]:
+        """As `end`; (-1, -1) also for an epoch below all that are known: what a follower has of it is not (REPLICALOG-7)."""
+        self._compare_first()
+        return self._reader.epochs.known_end(epoch)
+
     def contains(self, epoch: int, offset: int) -> bool:
         """Whether the record that a leader appended in an epoch at an offset is, or was, in this log (EPOCHCHECK-4)."""
         self._compare_first()

@@ -8,8 +8,9 @@ REPLICALOG-4  no file of another directory is read under this lock, except for c
 REPLICALOG-5  a page without a role has no high watermark: the checkpoint of the last orderly close has one (REPLICA-11)
 REPLICALOG-6  of a follower that began again, `purged_to` is above the log end until its copy has passed it. It is that of the
               leader of this epoch, as of the begin: the copy of another one begins again (REPLICA-20)
-REPLICALOG-7  a replica outside ISR and ELR with a log start above its leader's, and nothing of that log, begins again at the
-              leader's. Otherwise it would join without the records between both
+REPLICALOG-7  a replica outside ISR and ELR, of which nothing is known to be its leader's, begins again at the leader's log start.
+              Else it keeps the open transactions of records that the leader never had, or lacks those between both log starts.
+              Its records above both are cut first (LOGCUT-5). Until it has begun, its page has no role
 """
 
 from __future__ import annotations
@@ -43,9 +44,7 @@ from embedlog.storage.checkpoints import EpochCache
 
 __all__ = [
     "Decision", "Fenced", "Followers", "Leading", "LockedReplica", "NotLeader", "ReplicaLog", "Staging", "TooFew",
-    "Source",
-    "lacks_deleted",
-    "source_of",
+    "Source", "lacks_deleted", "source_of",
 ]  # fmt: skip
 
 EpochEnd = Callable[[int], tuple[int, int]]
@@ -234,7 +233,7 @@ class ReplicaLog:
         if now.log_end != seen_end or held.epochs().entries != seen.entries:
             return -1
         now = self._with_high_watermark(now, replica)
-        restarts = start is not None and end <= now.log_start > start  # REPLICALOG-7
+        restarts = start is not None and end <= now.log_start  # REPLICALOG-7
         begin = start if start is not None and restarts else max(end, now.log_start)
         if now.purged_to > begin:
             now = now._replace(purged_to=begin)  # REPLICALOG-6
@@ -242,6 +241,8 @@ class ReplicaLog:
             held.publish(now, replica)
         changed = replica._replace(maximal_isr=0, decided_isr=0, role=ROLE_FOLLOWER, leader=leader, epoch_start=0)
         if restarts:
+            held.truncate(max(begin, now.log_start), epoch, changed._replace(role=ROLE_NONE))
+            system.point("follow-restart")
             held.restart(begin, epoch, changed)
         else:
             held.truncate(begin, epoch, changed)

@@ -107,7 +107,10 @@ def _complete(held: LockedPartition, epoch: int | None, replica: Replica | None)
     if found is None:
         raise StorageError("the control page is damaged", path=held.path / file_names.PAGE)
     now, present = found
-    if now.generation % 2 == 0 and _is_published(held.path, now, kind, base, offset):
+    if now.generation % 2 == 0 and _is_published(held, now, kind, base, offset):
+        if replica is not None:
+            now = now if epoch is None else now._replace(epoch=epoch)
+            held.publish(now, replica)
         page.set(system.WORD_CUT_INTENT, 0)
         return now
     moving = now._replace(generation=now.generation | 1)
@@ -137,11 +140,13 @@ def _complete(held: LockedPartition, epoch: int | None, replica: Replica | None)
     return after
 
 
-def _is_published(directory: Path, now: Published, kind: int, base: int, offset: int) -> bool:
+def _is_published(held: LockedPartition, now: Published, kind: int, base: int, offset: int) -> bool:
     """Whether the published tuple is that of the log after the cut: it was published, or there is nothing to cut."""
+    directory, page = held.path, held.page
     if kind == system.CUT_ALL:
         begun = (now.segment_base, now.segment_size, now.log_start) == (offset, 0, offset)
-        return begun and files.exists(file_names.segment_path(directory, offset))
+        no_producers = page.word(system.WORD_NO_PRODUCERS) == offset + 1 > page.word(system.WORD_SNAPSHOT)
+        return begun and no_producers and files.exists(file_names.segment_path(directory, offset))
     if now.segment_base != base or now.log_end > offset:
         return False
     return remaining(directory, base, segment.size_of(directory, base), offset).size == now.segment_size
