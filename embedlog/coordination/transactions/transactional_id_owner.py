@@ -7,6 +7,8 @@ OWNER-2  every call may be repeated after an error or an interrupt, with the sam
 OWNER-3  if nothing was registered, an end writes nothing and takes no lock
 OWNER-4  offsets of a group are data of the transaction like any other: registered and written under the lock of
     `__transaction_state` and then of their partition. The group's consent is checked under the latter
+OWNER-5  a replica that has begun again above the data of an open transaction does not know it, and refuses the next batch. If all
+    of that data is below the log start, the batch is written like a first one: under the lock the registration decides
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from embedlog.coordination.transactions.transaction_checks import (
     unsynced,
 )
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, StateError, StorageError
+from embedlog.errors import ClosedError, EmbedlogError, FencedError, LockTimeoutError, StateError, StorageError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
 from embedlog.storage.call_deadline import Until
@@ -231,18 +233,35 @@ class Owner:
 
         Raises FencedError if this transaction is not open any more, and the errors of `Partition.append`.
         """
-        where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
+        where, until, done = (partition.topic, partition.number), self._all.deadline(deadline_ns), None
         if progress is not None and progress.complete and not partition.replicated:  # done by `begin_in`
             done = _flushed(partition, progress.appended(), until)
         elif self._has_data_in(partition):
-            flush = not asks_for_durability(partition)
-            done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress, flush=flush)
-        else:
+            done = self._append_next(partition, run, where, until, progress)
+        if done is None:
             first = self._all.topic.repeated(lambda: self._append_first(partition, run, where, until, progress), until)
             done = _flushed(partition, first, until)
         before = self._opened[where].end if self._has_data_in(partition) else 0
         self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
         return done
+
+    def _append_next(
+        self,
+        partition: TransactionalLog,
+        run: EncodedRun,
+        where: TopicPartition,
+        deadline_ns: int,
+        progress: AppendProgress | None,
+    ) -> Appended | None:
+        """Append where this transaction has data; None if the leader does not know it because that data is deleted (OWNER-5)."""
+        flush = not asks_for_durability(partition)
+        try:
+            return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress, flush=flush)
+        except FencedError:
+            written = progress.pieces[-1][1] if progress is not None and progress.pieces else 0
+            if max(written, self._opened[where].end) > partition.bounds().log_start:
+                raise
+            return None
 
     def _has_data_in(self, partition: TransactionalLog) -> bool:
         """Whether this partition contains data of this transaction, and is not one of a newer topic with the same name."""
