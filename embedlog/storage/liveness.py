@@ -161,6 +161,20 @@ class Liveness:
         """As `shows`, for a slot of `begin`."""
         return True
 
+    def is_of_file(self) -> bool:
+        """Whether its slots are in the file that is at its path now. Raises StorageError."""
+        with self._mutex:
+            fd = self._holder_fd if self._holder_fd >= 0 else self._probe_fd
+            if fd < 0:
+                return True
+            opened, there = files.facts(fd, self.path), files.facts_of(self.path)
+        return there is not None and (opened.device, opened.inode) == (there.device, there.inode)
+
+    def holds(self, process_slot: ProcessSlot) -> bool:
+        """Whether this object has the slot."""
+        with self._mutex:
+            return self._held.get(process_slot.slot) == process_slot.nonce
+
     def end(self, process_slot: ProcessSlot) -> None:
         """Free the slot. Idempotent."""
         with self._mutex:

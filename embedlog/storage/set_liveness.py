@@ -10,12 +10,15 @@ SETLIVENESS-4  the holder of a lease whose directory fails takes another one in 
 SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the next one then
 SETLIVENESS-6  a slot that names a directory which has left the set counts as held, without a heartbeat, for a process that has
     not opened that directory before. The node of a directory is not used again
+SETLIVENESS-7  a directory can be put back from a copy while it is open: the slots of the earlier file are not in the one that
+    other processes open. Slots begin in the present one, and the holder of an earlier one takes another one (SETLIVENESS-4)
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,18 +46,23 @@ class SetLiveness(Liveness):
         super().__init__(home, mode, locked)
         self._directories, self._locked = directories, locked
         self._each: dict[Path, Liveness] = {}
+        self._earlier: list[Liveness] = []  # of files that were replaced (SETLIVENESS-7)
         self._choosing = threading.Lock()
 
     def _in(self, directory: Path) -> Liveness:
+        """The slots in the file that a directory has now. Raises StorageError."""
         with self._choosing:
             found = self._each.get(directory)
+            if found is not None and not found.is_of_file():
+                self._earlier.append(found)
+                found = None
             if found is None:
                 found = self._each[directory] = Liveness(directory, self._mode, self._locked)
             return found
 
     def _all_of_them(self) -> list[Liveness]:
         with self._choosing:
-            return list(self._each.values())
+            return [*self._each.values(), *self._earlier]
 
     def _in_first(self, call: Callable[[Liveness, int], T]) -> T:
         """The result of a call in the first directory in which it succeeds. Raises StorageError (SETLIVENESS-5)."""
@@ -80,12 +88,15 @@ class SetLiveness(Liveness):
         )
 
     def shows(self, lease: Lease) -> bool:
-        usable, _ = self._directories()
-        return not usable or lease.path.parent in usable.values()
+        return self.shows_slot(lease.process_slot)
 
     def shows_slot(self, process_slot: ProcessSlot) -> bool:
         usable, _ = self._directories()
-        return not usable or process_slot.node in usable
+        with self._choosing:
+            known = [self._each[path] for path in usable.values() if path in self._each]
+        with suppress(StorageError):  # the directory that has the slot fails
+            return not usable or any(each.holds(process_slot) and each.is_of_file() for each in known)
+        return False
 
     def end(self, process_slot: ProcessSlot) -> None:
         for each in self._all_of_them():
@@ -103,14 +114,21 @@ class SetLiveness(Liveness):
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         usable, away = self._directories()
         for directory in usable.values():
-            self._in(directory)
+            try:
+                self._in(directory)
+            except StorageError:
+                away = True
+        ended: SlotState | None = None
         for each in self._all_of_them():
             try:
                 found = each.known_state(process_slot)
             except StorageError:
                 away = True
                 continue
-            if found is not None:
+            if found is not None and found.held:
                 return found
+            ended = ended or found  # the copy of a file has its nonces, and none of its locks
+        if ended is not None:
+            return ended
         node = process_slot.node
         return _UNKNOWN if away or (node is not None and node not in usable) else SlotState(False)  # SETLIVENESS-6

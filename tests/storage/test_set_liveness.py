@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -166,3 +167,27 @@ def test_a_slot_begins_in_the_next_directory_if_the_loss_of_the_first_one_is_not
         place.rename(place.with_name(f"lost-{place.name}"))
     with pytest.raises(StorageError):
         a_view(stack, *places).slots.begin()
+
+
+def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(places: list[Path], stack: ExitStack) -> None:
+    """The descriptors were those of the removed file: other processes took each later holder for dead (SETLIVENESS-7)."""
+    view, other = a_view(stack, *places), a_view(stack, *places)
+    before, lease = view.slots.begin(), view.slots.lease(**LEASE)
+    assert view.slots.shows_slot(before)
+    assert view.slots.shows(lease)
+    assert other.slots.probe(before)
+    places[0].rename(places[0].with_name("removed"))
+    shutil.copytree(places[0].with_name("removed"), places[0])
+    assert not view.slots.shows_slot(before)
+    assert not view.slots.shows(lease)
+    after, another = view.slots.begin(), view.slots.lease(**LEASE)
+    assert view.slots.shows_slot(after)
+    assert view.slots.shows(another)
+    later = a_view(stack, *places)
+    for each in (view, other, later):
+        assert each.slots.probe(after)
+        assert each.slots.probe(another.process_slot)
+    assert view.slots.probe(before)
+    assert other.slots.probe(before), "its descriptor shows the removed file (SETLIVENESS-3)"
+    view.slots.end(after)
+    assert not later.slots.probe(after)
