@@ -9,7 +9,7 @@ TXNMANAGER-4  after a failed record, or offsets that the group refused, the tran
     only be closed
 TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
 TXNMANAGER-6  no commit is decided after a failed record, also if it has fenced the producer. Failures are looked for after the
-    last record was settled; a call of `send` that fails from then on is not in the transaction, and does not change its state
+    last record was settled. A call of `send` that fails from then on is not in the transaction, and does not change its state
 """
 
 from __future__ import annotations

@@ -199,16 +199,15 @@ class SetMembers:
         """The reason for which an open directory is not used now."""
         for opened in self.opened():
             if opened.directory.log_directory is directory:
-                member = self.directories.member(opened.node)
-                return member.problem if member is not None else None
+                return None if (member := self.directories.member(opened.node)) is None else member.problem
         return None
 
     def usable_paths(self) -> tuple[dict[int, Path], bool]:
         """The paths of the directories that are usable now, in the order of their nodes, and whether others are away."""
         now_ns = system.boot_ns()
         usable = [each for each in self.directories if each.usable(now_ns) and each.problem is None]
-        every = sorted(usable, key=lambda each: each.node)
-        paths = {each.node: each.directory.path for each in every if each.directory is not None}
+        usable.sort(key=lambda each: each.node)
+        paths = {each.node: each.directory.path for each in usable if each.directory is not None}
         return paths, len(usable) < self.directories.count()
 
     # ---- the words of the directories ------------------------------------------------------------

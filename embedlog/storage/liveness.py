@@ -170,6 +170,11 @@ class Liveness:
             opened, there = files.facts(fd, self.path), files.facts_of(self.path)
         return there is not None and (opened.device, opened.inode) == (there.device, there.inode)
 
+    def open_probe(self) -> None:
+        """Open the descriptor that probes slots now, while the path leads to the file of its own slots. Raises StorageError."""
+        with self._mutex:
+            self._probe_fd_locked()
+
     def holds(self, process_slot: ProcessSlot) -> bool:
         """Whether this object has the slot."""
         with self._mutex:

@@ -8,10 +8,10 @@ SETLIVENESS-3  descriptors of a directory that was removed stay open: they still
 SETLIVENESS-4  the holder of a lease whose directory fails takes another one in a directory that is usable. The owner of a
     transactional id does so with its next registration, and keeps the earlier slot, which records may still name
 SETLIVENESS-5  a directory counts as usable until a call has noticed its loss: a slot begins in the next one then
-SETLIVENESS-6  a slot that names a directory which has left the set counts as held, without a heartbeat, for a process that has
+SETLIVENESS-6  a slot can name a directory that has left the set. It counts as held, without a heartbeat, for a process that has
     not opened that directory before. The node of a directory is not used again
-SETLIVENESS-7  a directory can be put back from a copy while it is open: the slots of the earlier file are not in the one that
-    other processes open. Slots begin in the present one, and the holder of an earlier one takes another one (SETLIVENESS-4)
+SETLIVENESS-7  a directory can be put back from a copy while it is open. Other processes open the present file, without the slots
+    of the earlier one. Slots begin in the present file, and the holder of an earlier slot takes another one (SETLIVENESS-4)
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class SetLiveness(Liveness):
         problem = StorageError("no directory of the set is usable for a process slot", path=self.path)
         for node, directory in usable.items():
             try:
-                return call(self._in(directory), node)
+                slots = self._in(directory)
+                found = call(slots, node)
+                slots.open_probe()  # the file can be replaced before a probe (SETLIVENESS-7)
+                return found
             except StorageError as failed:
                 problem = failed
         raise problem

@@ -140,6 +140,10 @@ def test_any_state_comes_back(rng: random.Random) -> None:
         assert decode(encode(state)) == state
 
 
+def a_slot(rng: random.Random) -> ProcessSlot:
+    return ProcessSlot(rng.randrange(2**16), rng.randrange(2**64), rng.choice([None, rng.randrange(2**31)]))
+
+
 def random_state(rng: random.Random) -> Transaction:
     status = rng.choice([each for each in Status if each not in (Status.DEAD, Status.PREPARE_EPOCH_FENCE)])
     maybe: Callable[[object], object] = lambda value: value if rng.random() < 0.5 else None  # noqa: E731
@@ -156,7 +160,7 @@ def random_state(rng: random.Random) -> Transaction:
         rng.choice([-1, rng.randrange(2**63)]),
         rng.choice([-1, rng.randrange(2**63)]),
         rng.choice([0, 1, 2]),
-        maybe(ProcessSlot(rng.randrange(2**16), rng.randrange(2**64), rng.choice([None, rng.randrange(2**31)]))),  # type: ignore[arg-type]
+        maybe(a_slot(rng)),  # type: ignore[arg-type]
         maybe(Beginning(rng.randrange(2**56), rng.randrange(2**63))),  # type: ignore[arg-type]
         maybe(Outcome(rng.choice(["commit", "abort"]), rng.randrange(2**63), rng.randrange(2**15))),  # type: ignore[arg-type]
     )
