@@ -44,15 +44,15 @@ def _initialized_without_outcome(original, old, process_slot, timeout_ms, new_id
 
 
 @replaces("register_unfenced", "embedlog.transaction:register")
-def _registered_in_any_epoch(original, old, producer_id, epoch, partitions, now):
-    return original(old, producer_id, epoch if old is None else old.epoch, partitions, now)
+def _registered_in_any_epoch(original, old, producer_id, epoch, partitions, now, process_slot=None):
+    return original(old, producer_id, epoch if old is None else old.epoch, partitions, now, process_slot)
 
 
 @replaces("register_while_prepared", "embedlog.transaction:register")
-def _registered_over_a_decision(original, old, producer_id, epoch, partitions, now):
+def _registered_over_a_decision(original, old, producer_id, epoch, partitions, now, process_slot=None):
     if old is not None and old.status in PREPARED:
         old = old._replace(status=Status.EMPTY)
-    return original(old, producer_id, epoch, partitions, now)
+    return original(old, producer_id, epoch, partitions, now, process_slot)
 
 
 @replaces("prepare_keeps_epoch", "embedlog.transaction:_prepared")
