@@ -19,17 +19,18 @@ RULES = {
     "start_taken": ("REPLICA-20", "a follower takes the leader's log start with each copy"),
     "start_joins": ("REPLICA-20+", "a joining replica has the leader's log start, although it has all records"),
     "delete_waits": ("REPLICA-20", "delete_records returns when the log start is on disk in every member of the ISR"),
+    "delete_refused": ("REPLICA-20+", "... and is refused while the ISR is smaller than min.insync.replicas"),
     "start_below_high": ("REPLICA-20", "the log start never passes the high watermark"),
     "clean_below_high": ("REPLICA-20", "compaction never passes the high watermark"),
     "begin_again": ("REPLICA-20", "a follower with an end below the leader's purged_to, and a lower one, begins again"),
-    "purged_taken": ("REPLICALOG-6", "a follower that begins again takes the leader's purged_to"),
-    "purged_lowered": ("REPLICALOG-6", "purged_to is not above the log end of a replica that follows in a new epoch"),
+    "purged_taken": ("REPLICA-20+", "a follower that begins again takes the leader's purged_to"),
+    "purged_lowered": ("REPLICA-20+", "purged_to is not above the log end of a replica that follows in a new epoch"),
     "purged_kept": ("REPLICA-20+", "a control page that is created again has no lower purged_to"),
-    "swap_raises": ("SEGMENTSWAP-5", "each compaction of a leader raises purged_to, at least by one"),
-    "swap_of_follower": ("SEGMENTSWAP-5", "... that of a follower does not raise it above the compacted part"),
-    "swap_uncut": ("SEGMENTSWAP-6", "a compaction swaps nothing if the log was cut, or began again, since it read the log"),
-    "removed_below_high": ("DELETEDRECORDS-1", "a leader has removed nothing above its high watermark, if that is in its epoch"),
-    "complete_keeps": ("DELETEDRECORDS-2", "members of the ISR and the ELR never begin again for purged_to"),
+    "swap_raises": ("REPLICA-20+", "each compaction of a leader raises purged_to, at least by one"),
+    "swap_of_follower": ("REPLICA-20+", "... that of a follower does not raise it above the compacted part"),
+    "swap_uncut": ("REPLICA-20+", "a compaction swaps nothing if the log was cut, or began again, since it read the log"),
+    "removed_below_high": ("REPLICA-20+", "a leader has removed nothing above its high watermark, if that is in its epoch"),
+    "complete_keeps": ("REPLICA-20+", "members of the ISR and the ELR never begin again for purged_to"),
     "same_generation": ("REPLICA-2", "a copy counts only if the leader's page shows the same generation after it"),
 }
 
@@ -146,13 +147,26 @@ class ReplicaCleaning:
             more = tuple(present[offset] for offset in range(known, least) if offset in present)
             after = put_replica(state, state.leader, leader._replace(high=least))
             yield f"the high watermark rises to {least}", after._replace(committed=state.committed + more)
-        if state.deletes:
+        enough = len(members) >= self.least or not self.on("delete_refused")
+        if state.deletes and enough:
             start = leader.high if self.on("start_below_high") else leader.end
             if start > leader.start:
-                kept = tuple(each for each in leader.log if each[0] >= start)
-                after = put_replica(state, state.leader, leader._replace(start=start, log=kept))
-                yield f"delete_records moves the log start to {start}", after._replace(asked=start, deletes=state.deletes - 1)
-        if state.asked and (not self.on("delete_waits") or all(r.start >= state.asked for r in members)):
+                yield f"delete_records({start}) begins", state._replace(asked=start, deletes=state.deletes - 1)
+        if state.asked:
+            yield from self._delete(state, leader, enough)
+
+    def _delete(self, state, leader, enough):
+        """The followers of the ISR delete first, then the leader."""
+        for n, r in enumerate(state.replicas):
+            if n != state.leader and has(state.isr, n) and r.epoch == leader.epoch and r.start < state.asked <= r.end:
+                r = r._replace(high=max(r.high, state.asked))
+                yield f"D{n} moves its log start to {state.asked}", put_replica(state, n, begun_at(r, state.asked))
+        others = (r for n, r in enumerate(state.replicas) if n != state.leader and has(state.isr, n))
+        followers = all(r.start >= state.asked for r in others) or not self.on("delete_waits")
+        if leader.start < state.asked and followers:
+            after = put_replica(state, state.leader, begun_at(leader, state.asked))
+            yield f"D{state.leader}, the leader, moves its log start to {state.asked}", after
+        if leader.start >= state.asked and followers and enough:
             yield "delete_records returns", state._replace(deleted=state.asked, asked=0)
 
     def _join(self, state):
@@ -280,6 +294,10 @@ class ReplicaCleaning:
 
 def put_replica(state, n, replica):
     return state._replace(replicas=state.replicas[:n] + (replica,) + state.replicas[n + 1:])
+
+
+def begun_at(r, start):
+    return r._replace(start=start, log=tuple(each for each in r.log if each[0] >= start))
 
 
 def following(count, counted=True):

@@ -114,6 +114,7 @@ SCENARIOS = {
     },
     "replica_cleaning": {
         "log start": {"writes": WRITES, "deletes": 1, "leaves": 1},
+        "log start, two of two in sync needed": {"writes": WRITES[:2], "deletes": 1, "leaves": 2, "elections": 2, "least": 2},
         "page created again": {"writes": WRITES, "cleans": 1, "leaves": 1, "rebuilds": 1},
         "cut within a compaction": {"writes": LATER, "cleans": 2, "leaves": 1, "swaps": True},
         "two of two in sync needed": {"writes": WRITES, "cleans": 2, "leaves": 1, "elections": 2, "least": 2},
@@ -242,7 +243,8 @@ FAST = {
     "replicated_append": ("kill",),
     "single_lock": ("one of two replicas fails",),
     "replica_reads": ("three replicas",),
-    "replica_cleaning": ("log start", "page created again", "cut within a compaction", "two of two in sync needed"),
+    "replica_cleaning": ("log start", "page created again", "cut within a compaction", "two of two in sync needed",
+                         "log start, two of two in sync needed"),
     "reassignment": ("there and back", "target replaced"),
     "replica_settings": ("directory restored",),
     "replica_unclean": ("written alone", "put back"),
