@@ -9,7 +9,7 @@ LEDPARTITION-4  the page of the leader shows its epoch also after a call that re
 LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version of the decisions. The page of a
     leader in a removed directory is never written again
 LEDPARTITION-6  a process that changes nothing may read a follower, whose high watermark is late: that it ends there does not show
-    that the log does. Only a leader that has committed the start of its epoch shows that
+    that the log does. A leader that has committed the start of its epoch shows that, or all members of the ISR together
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class LedPartition:
             )
             shown = end_offset(bounds, isolation)
             there = shown >= end
-            if (there and since_ns is None) or (final and not there):
+            if (there and since_ns is None) or (not there and (final or self._replicas.lacks(end))):
                 return bounds
             if system.boot_ns() >= until:
                 what = "returns" if there else "shows"

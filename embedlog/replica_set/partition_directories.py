@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -26,7 +27,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.replica_set.following.copy_rate import RateLimit, Throttle, is_throttled
-from embedlog.replica_set.open_directories import Damage, OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import DAMAGE, Damage, OpenDirectories, OpenDirectory
 from embedlog.replication.events import Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
@@ -129,6 +130,34 @@ class PartitionDirectories:
     def is_open(self, node: int) -> bool:
         """Whether the directory of a node is usable, although the replica in it may be damaged."""
         return self._directories.get(node) is not None
+
+    def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
+        """The replica of a node; None if its directory is away or fails, or if it rests after damage, unless `damaged`."""
+        member = self._directories.get(node) if damaged else self.usable(node)
+        try:
+            return None if member is None else self._partition(member)
+        except EmbedlogError as problem:
+            self.blame(problem)
+            return None
+
+    def unloaded(self) -> dict[int, EmbedlogError]:
+        """The members of the decided ISR whose directory is usable, and whose replica cannot be loaded."""
+        found: dict[int, EmbedlogError] = {}
+        for node in self.decided(self._decisions.hint()).isr:
+            member = self._directories.get(node)
+            try:
+                if member is not None:
+                    self._partition(member).published()
+            except DAMAGE as problem:
+                found[node] = problem
+        return found
+
+    def lacks(self, end: int) -> bool:
+        """Whether every member of the decided ISR is reached, and none has the records below `end`: they are lost."""
+        with suppress(EmbedlogError):
+            members = [self.reached(node) for node in self.decided(self._decisions.hint()).isr]
+            return all(member is not None and member.published().log_end < end for member in members)
+        return False
 
     def _partition(self, member: OpenDirectory) -> Partition:
         if member.directory is None:

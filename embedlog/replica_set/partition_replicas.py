@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -72,17 +72,9 @@ class PartitionReplicas(Leaders):
                 self.leave(leader, node, leave_until_ns)
         return found
 
-    def unloaded(self) -> dict[int, EmbedlogError]:
-        """The members of the decided ISR whose directory is usable, and whose replica cannot be loaded."""
-        found: dict[int, EmbedlogError] = {}
-        for node in self.decided(self._decisions.hint()).isr:
-            member = self._directories.get(node)
-            try:
-                if member is not None:
-                    self._partition(member).published()
-            except DAMAGE as problem:
-                found[node] = problem
-        return found
+    def reaches_isr(self, leader: Leader) -> bool:
+        """Whether this process reaches every member of the maximal ISR. Raises LeaderChanged."""
+        return self.read_only or all(self.reached(node) is not None for node in self._maximal_isr(leader))
 
     def _maximal_isr(self, leader: Leader) -> list[int]:
         try:
@@ -90,15 +82,6 @@ class PartitionReplicas(Leaders):
         except NotLeader as changed:
             raise LeaderChanged from changed
         return [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
-
-    def reached(self, node: int, *, damaged: bool = False) -> Partition | None:
-        """The replica of a node; None if its directory is away or fails, or if it rests after damage, unless `damaged`."""
-        member = self._directories.get(node) if damaged else self.usable(node)
-        try:
-            return None if member is None else self._partition(member)
-        except EmbedlogError as problem:
-            self.blame(problem)
-            return None
 
     def in_rack(self, rack: str) -> tuple[int, tuple[int, ...]]:
         """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if the leader is there."""
@@ -205,6 +188,10 @@ class PartitionReplicas(Leaders):
     def commit_for_all(self, leader: Leader, end: int, deadline_ns: int) -> None:
         """As `commit`, for `acks=all` of this process. Raises also if the ISR became too small for it (LEADERS-9)."""
         self.commit(leader, end, deadline_ns)
+        self.check_needed(leader, end, deadline_ns)
+
+    def check_needed(self, leader: Leader, end: int, deadline_ns: int) -> None:
+        """After a commit: raise if the ISR became too small for `acks=all` of this process. Raises LeaderChanged, too."""
         if self.needed() == 1:
             return
         try:
@@ -316,28 +303,38 @@ class PartitionReplicas(Leaders):
     def raise_start(self, leader: Leader, start: int, deadline_ns: int) -> None:
         """Store a log start in every other directory of the ISR; a follower that fails leaves it (REPLICA-20).
 
-        A follower takes the high watermark first: its log start must not be above it. Raises LeaderChanged, and
-        NotEnoughReplicasError if the ISR is too small for an append: a replica outside it could lead next.
+        All that can fail comes first: a follower takes the records and the high watermark, which its log start must not pass.
+        Raises LeaderChanged, and NotEnoughReplicasError if the ISR is too small for an append: a replica outside it could lead
+        next. With NotEnoughReplicasAfterAppendError some followers have deleted.
         """
-        followers = self.in_sync(leader, deadline_ns)[1:]
-        self._check_size_before(leader)
-        for node, follower in followers:
+        self._in_each_follower(leader, deadline_ns, lambda follower: self._prepare_start(leader, follower, start, deadline_ns))
+        if not self.is_large_enough(leader):
+            raise self.too_few(leader)
+        self._in_each_follower(leader, deadline_ns, lambda follower: follower.delete_records(start, leader.epoch))
+        if not self.is_large_enough(leader):
+            _, replica = leader.page()
+            text = (
+                f"the deletion of the records of {self.name} below {start} has begun, but too few replicas are in sync: repeat it"
+            )
+            raise NotEnoughReplicasAfterAppendError(text, offset=start - 1, **self._in_sync(replica))
+
+    def _prepare_start(self, leader: Leader, follower: Partition, start: int, deadline_ns: int) -> None:
+        """Let a follower have everything below a log start, and know that it is committed."""
+        if follower.bounds().log_start < start:
+            copy(leader, follower, start, deadline_ns)
+            follower.replica.learn(leader.epoch, start, deadline_ns)
+
+    def _in_each_follower(self, leader: Leader, deadline_ns: int, call: Callable[[Partition], object]) -> None:
+        """Make a call in each follower of the ISR; one that fails leaves it. Raises LeaderChanged."""
+        for node, follower in self.in_sync(leader, deadline_ns)[1:]:
             try:
-                if follower.bounds().log_start < start:
-                    copy(leader, follower, start, deadline_ns)
-                    follower.replica.learn(leader.epoch, start, deadline_ns)
-                    follower.delete_records(start, leader.epoch)
+                call(follower)
             except EmbedlogError as problem:
                 if self.blame(problem) == leader.node:
                     raise LeaderChanged from problem
                 self.leave(leader, node, deadline_ns)
             except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed
-        self._check_size_before(leader)
-
-    def _check_size_before(self, leader: Leader) -> None:
-        if not self.is_large_enough(leader):
-            raise self.too_few(leader)
 
     def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
         """Commit what was appended with `acks=1`, if the ISR is large enough. `wait`: for a majority that must decide."""

@@ -15,7 +15,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
@@ -26,6 +26,7 @@ from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.open_directories import is_of_storage
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.repeated_appends import committed_in, survived
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
+
+T = TypeVar("T")
 
 
 class ReplicatedPartition(LedPartition):
@@ -51,14 +54,19 @@ class ReplicatedPartition(LedPartition):
 
     @property
     def durable_offset(self) -> int:
-        """The smallest durable offset of the ISR: records below it are on stable storage in all of its directories."""
-        return min(each.durable_offset for _, each in self._in_sync())
+        """The smallest durable offset of the ISR: records below it are on stable storage in all of its directories.
+
+        0 while this process does not reach a member: it may have synced nothing.
+        """
+        return self._with_isr(
+            lambda leader, isr: min(each.durable_offset for _, each in isr) if self._replicas.reaches_isr(leader) else 0
+        )
 
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage in all directories of the ISR. Raises DurabilityError."""
         end = self.published().log_end
         self.sync_to(end, self._until(deadline_ns))
-        return self.durable_offset
+        return max(end, self.durable_offset)
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
         """Put the committed records below `end` on stable storage in all directories of the ISR (REPLICA-14)."""
@@ -68,25 +76,38 @@ class ReplicatedPartition(LedPartition):
                 return commit_and_sync(self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns)
             except LeaderChanged:
                 self._leader = None
+            except EmbedlogError as problem:
+                if system.boot_ns() >= deadline_ns:
+                    raise
+                self._failed(problem, deadline_ns)
             self._check_deadline(deadline_ns)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
-        for _, each in self._in_sync():
-            each.flush_if_due(min(end, each.published().log_end), deadline_ns, unsynced_ms)
+
+        def flush(leader: Leader, isr: list[tuple[int, Partition]]) -> None:
+            for _, each in isr:
+                each.flush_if_due(min(end, each.published().log_end), deadline_ns, unsynced_ms)
+
+        self._with_isr(flush)
 
     def flush_if_late(self) -> None:
         """Sync records of the leader, if the housekeeper is late."""
         self._at_leader(lambda partition: partition.flush_if_late())
 
-    def _in_sync(self) -> list[tuple[int, Partition]]:
-        """The replicas in the ISR, the leader first."""
+    def _with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
+        """The result of a call with the leader and the replicas in the ISR, the leader first; repeated after a failure of one."""
         deadline_ns = self.deadline()
         while True:
             try:
-                return self._replicas.in_sync(self._led(deadline_ns))
+                leader = self._led(deadline_ns)
+                return call(leader, self._replicas.in_sync(leader))
             except LeaderChanged:
                 self._leader = None
+            except EmbedlogError as problem:
+                if system.boot_ns() >= deadline_ns:
+                    raise
+                self._failed(problem, deadline_ns)
             self._check_deadline(deadline_ns)
 
     # ---- appending -------------------------------------------------------------------------------
@@ -140,7 +161,7 @@ class ReplicatedPartition(LedPartition):
             leader = self._led(until, show=not all_in_sync)
             try:
                 if progress.pieces and progress.epochs[-1] != leader.epoch:
-                    survived(progress, leader)
+                    survived(progress, leader, found_by_sequence=stamp is not None)
                 progress.epoch = epoch = leader.epoch
                 durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
@@ -156,7 +177,10 @@ class ReplicatedPartition(LedPartition):
                     self._replicas.note_worked(leader.node)
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
-                    self._replicas.commit_for_all(leader, appended.last_offset + 1, until)
+                    end = appended.last_offset + 1
+                    self._replicas.commit(leader, end, until)
+                    progress.committed = end
+                    self._replicas.check_needed(leader, end, until)
                 if not all_in_sync:
                     self._replicas.note_appended()
                 elif durable and flush:
@@ -397,44 +421,3 @@ class ReplicatedPartition(LedPartition):
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """None: a short path to one file would not notice a failover."""
         return None
-
-
-def committed_in(leader: Leader, epoch: int, offset: int) -> bool:
-    """Whether a record that was appended in `epoch` at `offset` is in this leader's log (PARTITIONREPLICAS-1)."""
-    return leader.partition.replica.epochs.contains(epoch, offset)
-
-
-def survived(progress: AppendProgress, leader: Leader) -> None:
-    """Reduce the progress of an append to its first batches that are in this leader's log, by the epoch of each.
-
-    The others are appended again, perhaps at lower offsets, and must be committed again. An error of the directory changes
-    nothing: the next leader is asked for the same batches.
-    """
-    found = list(_contained(progress, leader))
-    committed = min(progress.committed, found[-1].end if found else 0, leader.partition.published().high_watermark)
-    progress.start, progress.pieces, progress.times_ms, progress.epochs = 0, [], [], []
-    for each in found:
-        progress.epoch = each.epoch
-        progress.take(each.base, each.end, each.size, each.time_ms)
-    progress.committed = committed
-
-
-class _AppendedBatch(NamedTuple):
-    base: int
-    end: int  # the offset after it
-    size: int
-    time_ms: int
-    epoch: int
-
-
-def _contained(progress: AppendProgress, leader: Leader) -> Iterator[_AppendedBatch]:
-    """The first batches of a run that are in a leader's log."""
-    rows = iter(progress.run.batches)
-    for (base, following), time_ms, epoch in zip(progress.pieces, progress.times_ms, progress.epochs, strict=True):
-        while base < following:
-            row = next(rows)
-            end = base + int(row["last_offset_delta"]) + 1
-            if not committed_in(leader, epoch, end - 1):
-                return
-            yield _AppendedBatch(base, end, int(row["size"]), time_ms, epoch)
-            base = end

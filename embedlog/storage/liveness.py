@@ -162,13 +162,13 @@ class Liveness:
         return True
 
     def is_of_file(self) -> bool:
-        """Whether its slots are in the file that is at its path now. Raises StorageError."""
+        """Whether no other file is at its path now. Raises StorageError."""
         with self._mutex:
             fd = self._holder_fd if self._holder_fd >= 0 else self._probe_fd
             if fd < 0:
                 return True
             opened, there = files.facts(fd, self.path), files.facts_of(self.path)
-        return there is not None and (opened.device, opened.inode) == (there.device, there.inode)
+        return there is None or (opened.device, opened.inode) == (there.device, there.inode)
 
     def open_probe(self) -> None:
         """Open the descriptor that probes slots now, while the path leads to the file of its own slots. Raises StorageError."""

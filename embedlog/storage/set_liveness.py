@@ -47,18 +47,24 @@ class SetLiveness(Liveness):
         self._directories, self._locked = directories, locked
         self._each: dict[Path, Liveness] = {}
         self._earlier: list[Liveness] = []  # of files that were replaced (SETLIVENESS-7)
-        self._choosing = threading.Lock()
+        self._choosing = threading.RLock()  # a signal handler may end a slot inside of a section of its own thread
 
     def _in(self, directory: Path) -> Liveness:
         """The slots in the file that a directory has now. Raises StorageError."""
         with self._choosing:
-            found = self._each.get(directory)
-            if found is not None and not found.is_of_file():
-                self._earlier.append(found)
-                found = None
-            if found is None:
-                found = self._each[directory] = Liveness(directory, self._mode, self._locked)
-            return found
+            known = [each for each in (self._each.get(directory), *self._earlier) if each is not None]
+        present = next((each for each in known if each.path.parent == directory and each.is_of_file()), None)
+        with self._choosing:
+            before = self._each.get(directory)
+            if present is None and (before is None or before in known):
+                present = Liveness(directory, self._mode, self._locked)
+            if present is None or present is before:  # another thread was faster
+                return self._each[directory]
+            if before is not None:
+                self._earlier.append(before)
+            self._earlier = [each for each in self._earlier if each is not present]
+            self._each[directory] = present
+            return present
 
     def _all_of_them(self) -> list[Liveness]:
         with self._choosing:
@@ -112,7 +118,7 @@ class SetLiveness(Liveness):
 
     def abandon(self) -> None:
         super().abandon()
-        self._choosing = threading.Lock()  # another thread of the parent may have held it during the fork
+        self._choosing = threading.RLock()  # another thread of the parent may have held it during the fork
 
     def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         usable, away = self._directories()

@@ -11,6 +11,7 @@ import pytest
 
 from embedlog._native import system
 from embedlog.errors import NotEnoughReplicasAfterAppendError
+from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.replication.followers import Followers
 from embedlog.replica_set.decisions.proposals import Steps
@@ -18,7 +19,7 @@ from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replication.events import Elect, Election
 from tests.support.replica_partitions import Decisions, Process, a_set
 from tests.support.replica_sets import PLACE, seen
-from tests.support.stamped_batches import run_of
+from tests.support.stamped_batches import run_of, stamped
 
 USES = range(40)  # of a directory, until each call below has ended
 
@@ -36,13 +37,22 @@ def values(process: Process) -> bytes:
     return found
 
 
-def appended_by_the_leader_alone(process: Process, value: bytes) -> AppendProgress:
+def deleted_by_another_process(process: Process) -> None:
+    """Write other records to the next leader, and delete them."""
+    for number in range(1, 5):
+        assert process.partition.append(run_of(b"other")).base_offset == number
+    assert process.partition.delete_records(4) == 4
+    for node in (2, 3):  # as in a process that reads its epochs now
+        process.disks[node].log._engine.partition("t", 0)._reader.epochs.forget()  # type: ignore[attr-defined]
+
+
+def appended_by_the_leader_alone(process: Process, run: EncodedRun, stamp: Stamp | None = None) -> AppendProgress:
     """The progress of an append that only the first directory has, which is lost then. The others are there."""
     for node in (2, 3):
         process.disks[node].broken = True
-    progress = AppendProgress(run_of(value))
+    progress = AppendProgress(run)
     with pytest.raises(NotEnoughReplicasAfterAppendError):
-        process.partition.append(progress.run, progress=progress)
+        process.partition.append(run, stamp=stamp, progress=progress)
     assert progress.complete
     process.disks[1].broken = True
     for node in (2, 3):
@@ -56,14 +66,29 @@ def test_a_lost_record_below_the_log_start_of_the_next_leader_is_appended_again(
     """The next leader has other records there, and has deleted them: its epochs begin above, and show nothing."""
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
         process.partition.append(run_of(b"first"))
-        progress = appended_by_the_leader_alone(process, b"second")
-        for number in range(1, 5):
-            assert process.partition.append(run_of(b"other")).base_offset == number
-        assert process.partition.delete_records(4) == 4
-        for node in (2, 3):  # as in a process that reads its epochs now
-            process.disks[node].log._engine.partition("t", 0)._reader.epochs.forget()  # type: ignore[attr-defined]
-        assert process.partition.append(progress.run, progress=progress).base_offset == 5
+        stamp = Stamp(7, 0)
+        run = stamped(stamp, 0, b"second")
+        progress = appended_by_the_leader_alone(process, run, stamp)
+        deleted_by_another_process(process)
+        assert process.partition.append(run, stamp=stamp, progress=progress).base_offset == 5
         assert b"second" in values(process)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_without_a_sequence_an_append_below_the_log_start_of_the_next_leader_fails(tmp_path: Path, committed: bool) -> None:
+    """It may have been committed, and read. Repeated, it would be read twice. An append that saw its commit is acknowledged."""
+    with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        run = run_of(b"second")
+        progress = appended_by_the_leader_alone(process, run)
+        deleted_by_another_process(process)
+        if committed:
+            progress.committed = 2
+            assert process.partition.append(run, progress=progress).base_offset == 1
+        else:
+            with pytest.raises(NotEnoughReplicasAfterAppendError, match="may have been committed"):
+                process.partition.append(run, progress=progress)
+        assert b"second" not in values(process)
 
 
 def test_a_record_that_is_appended_again_after_an_unclean_election_is_committed_again(
@@ -168,7 +193,16 @@ def committed(process: Process) -> None:
         assert process.disks[1].broken
 
 
-@pytest.mark.parametrize("call", [deleted, committed])
+def synced(process: Process) -> None:
+    assert process.partition.sync() == 2
+    assert process.partition.durable_offset in (0, 2)  # 0 while a member is not reached
+
+
+def flushed(process: Process) -> None:
+    process.partition.flush_if_due(2, far())
+
+
+@pytest.mark.parametrize("call", [deleted, committed, synced, flushed])
 @pytest.mark.parametrize("uses", USES)
 def test_a_leader_that_fails_at_any_use_is_replaced(tmp_path: Path, call: Callable[[Process], None], uses: int) -> None:
     with a_set(tmp_path) as (_, [process]):

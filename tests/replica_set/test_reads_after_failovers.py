@@ -168,3 +168,20 @@ def test_a_reader_that_finds_nothing_where_a_page_shows_records_ends_at_its_firs
             assert partition.awaited_bounds(5, "read_uncommitted", since_ns).high_watermark == 5
             calls += 1
     assert 0 < calls < 100, "it does not occupy a processor"
+
+
+def test_records_above_the_end_of_all_replicas_in_sync_are_not_awaited(tmp_path: Path) -> None:
+    """No process has the set open, so no replica leads: an end above all of them was lost with an earlier copy of the set."""
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        with log.producer() as producer:
+            producer.send("t", b"a").result(30)
+    paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
+    with embedlog.open(paths, read_only=True, config={"housekeeping": False, "lock.timeout.ms": 600_000}) as log:
+        partition = log._engine.partition("t", 0)
+        assert partition.awaited_bounds(5, "read_uncommitted").high_watermark == 1
+    (tmp_path / "d1").rename(tmp_path / "away")
+    with embedlog.open(paths, read_only=True, config={"housekeeping": False, "lock.timeout.ms": 500}) as log:
+        partition = log._engine.partition("t", 0)
+        with pytest.raises(LeaderNotAvailableError):
+            partition.awaited_bounds(5, "read_uncommitted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -167,6 +168,51 @@ def test_a_slot_begins_in_the_next_directory_if_the_loss_of_the_first_one_is_not
         place.rename(place.with_name(f"lost-{place.name}"))
     with pytest.raises(StorageError):
         a_view(stack, *places).slots.begin()
+
+
+def test_a_signal_handler_can_end_a_slot_inside_of_a_section_of_its_thread(places: list[Path], stack: ExitStack) -> None:
+    view = a_view(stack, *places)
+    slot = view.slots.begin()
+
+    def interrupted() -> None:
+        with view.slots._choosing:
+            view.slots.end(slot)
+
+    thread = threading.Thread(target=interrupted, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not view.slots.probe(slot)
+
+
+def test_a_directory_that_was_absent_for_a_moment_has_its_slots(places: list[Path], stack: ExitStack) -> None:
+    """Each absence left a descriptor open, and its holders took other slots."""
+    view = a_view(stack, *places)
+    slot = view.slots.begin()
+    for _ in range(3):
+        places[0].rename(places[0].with_name("away"))
+        assert view.slots.probe(slot)
+        places[0].with_name("away").rename(places[0])
+        assert view.slots.probe(slot)
+    assert view.slots.shows_slot(slot)
+    assert view.slots._earlier == []
+    later = a_view(stack, *places)
+    assert later.slots.probe(slot)
+
+
+def test_the_slots_of_a_directory_that_returns_after_its_copy_are_found(places: list[Path], stack: ExitStack) -> None:
+    view, first = a_view(stack, *places), places[0]
+    slot = view.slots.begin()
+    first.rename(first.with_name("original"))
+    shutil.copytree(first.with_name("original"), first)
+    another = view.slots.begin()
+    assert not view.slots.shows_slot(slot)
+    shutil.rmtree(first)
+    first.with_name("original").rename(first)
+    assert view.slots.probe(another)
+    assert view.slots.probe(slot)
+    assert view.slots.shows_slot(slot)
+    assert a_view(stack, *places).slots.probe(slot)
 
 
 def test_a_slot_is_in_the_file_that_a_replaced_directory_has_now(places: list[Path], stack: ExitStack) -> None:

@@ -63,9 +63,12 @@ class EpochCheck:
         cache, log_end = self._of_log()
         return cache.end_offset(epoch, log_end) if cache.entries and cache.entries[0][0] <= epoch else (-1, -1)
 
-    def contains(self, epoch: int, offset: int) -> bool:
-        """Whether the record of an epoch at an offset is, or was, in the log. False also if that is not known (EPOCHCHECK-4)."""
-        known, end = self.known_end(epoch)
+    def contains(self, epoch: int, offset: int) -> bool | None:
+        """Whether the record of an epoch at an offset is, or was, in the log. None if that is not known (EPOCHCHECK-4)."""
+        cache, log_end = self._of_log()
+        if cache.entries and epoch < cache.entries[0][0]:
+            return None if offset < cache.entries[0][1] else False
+        known, end = cache.end_offset(epoch, log_end)
         return known == epoch and offset < end
 
     def _of_log(self) -> tuple[checkpoints.EpochCache, int]:

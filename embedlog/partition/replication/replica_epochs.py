@@ -56,7 +56,7 @@ class ReplicaEpochs:
         self._compare_first()
         return self._reader.epochs.known_end(epoch)
 
-    def contains(self, epoch: int, offset: int) -> bool:
+    def contains(self, epoch: int, offset: int) -> bool | None:
         """Whether the record that a leader appended in an epoch at an offset is, or was, in this log (EPOCHCHECK-4)."""
         self._compare_first()
         return self._reader.epochs.contains(epoch, offset)
