@@ -176,6 +176,7 @@ class OpenDirectories:
         self._lock_wait_ns = min(lock_wait_ms, lag_time_ms) * 1_000_000
         self.changes = 0  # OPENDIRECTORY-4
         self._damaged: dict[tuple[int, str], str] = {}  # the problem by node and partition
+        self._left: dict[Path, int] = {}  # directories that have left the set, with their nodes
         self._undecided: dict[Place | None, tuple[tuple[int, int], int, str]] = {}  # OPENDIRECTORY-5
 
     def __iter__(self) -> Iterator[OpenDirectory]:
@@ -246,6 +247,9 @@ class OpenDirectories:
     def remove(self, node: int) -> None:
         """Forget a directory that left the set."""
         with self._mutex:
+            gone = self._directories.get(node)
+            if gone is not None and gone.directory is not None:
+                self._left[gone.directory.path] = node
             self._directories = {other: member for other, member in self._directories.items() if other != node}
             self.changes += 1
 
@@ -275,7 +279,8 @@ class OpenDirectories:
     def blame(self, problem: EmbedlogError, *, missing: bool = False) -> int | None:
         """The node whose directory fails with this error; None if the error belongs to the process or to no directory.
 
-        `missing`: a partition that is not there is a failure, because the decision log has its topic.
+        `missing`: a partition that is not there is a failure, because the decision log has its topic. The node may have left the
+        set: a call that began before goes on without it.
         """
         absent = missing and isinstance(problem, UnknownTopicOrPartitionError)
         if not (is_of_storage(problem) or absent) or problem.path is None:
@@ -286,14 +291,16 @@ class OpenDirectories:
             for node, member in self._directories.items()
             if member.directory is not None and path.is_relative_to(member.directory.path)
         ]
-        return max(around)[1] if around else None
+        left = (node for place, node in self._left.items() if path.is_relative_to(place))
+        return max(around)[1] if around else next(left, None)
 
     def fail(self, node: int, problem: EmbedlogError) -> None:
-        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening fails nothing."""
-        if isinstance(problem, ReopenedError):
-            return
+        """Do not use a directory for a while (OPENDIRECTORY-2). An object of an earlier opening fails nothing: it is replaced."""
         with self._mutex:
-            member, now_ns = self._directories[node], system.boot_ns()
+            member, now_ns = self._directories.get(node), system.boot_ns()
+            if member is None or isinstance(problem, ReopenedError):
+                self.changes += 1
+                return
             failures = 0 if now_ns - member.failed_ns > QUIET_NS else member.failures
             if member.problem is None:
                 member.since_ms = system.wall_ms()

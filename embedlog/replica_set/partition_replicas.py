@@ -128,6 +128,8 @@ class PartitionReplicas(Leaders):
                     raise
                 if self.blame(problem, deadline_ns) == leader.node:
                     raise LeaderChanged from problem
+                if system.boot_ns() >= deadline_ns:
+                    raise self._not_committed(leader, end) from problem
                 continue  # the member is not usable any more, and leaves
             except (Fenced, NotLeader) as changed:
                 raise LeaderChanged from changed

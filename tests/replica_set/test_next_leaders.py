@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog._native import system
-from embedlog.errors import NotEnoughReplicasAfterAppendError
+from embedlog.errors import EmbedlogError, NotEnoughReplicasAfterAppendError, StorageError
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.replication.followers import Followers
+from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_set.decisions.proposals import Steps
 from embedlog.replica_set.leaders import Leader, LeaderChanged
+from embedlog.replica_set.open_directories import ReopenedError
 from embedlog.replication.events import Elect, Election
 from tests.support.replica_partitions import Decisions, Process, a_set
 from tests.support.replica_sets import PLACE, seen
@@ -212,3 +215,27 @@ def test_a_leader_that_fails_at_any_use_is_replaced(tmp_path: Path, call: Callab
         assert process.partition.bounds().high_watermark == 2
         process.disks[1].broken, process.disks[1].fuse = True, uses
         call(process)
+
+
+@pytest.mark.parametrize("error", [ReopenedError, StorageError])
+def test_an_error_of_a_directory_that_has_left_the_set_fails_no_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[EmbedlogError]
+) -> None:
+    """Another process retires a directory while this one is about to copy to it. The error was that of no directory then."""
+    with embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3, 4)], config={"housekeeping": False}) as log:
+        log.create_topic("t", assignment={0: [1, 4]})
+        commit, retired = ReplicaLog.commit, list[int]()
+
+        def late(self: ReplicaLog, *arguments: Any, **options: Any) -> int:
+            if self._state.path == tmp_path / "d1" / "t-0" and not retired:
+                retired.append(4)
+                path = log._engine.set.members.directories.get(4).directory.path  # type: ignore[attr-defined]
+                log.retire_directory(4)
+                raise error("the directory is not used any more", path=path / "t-0")
+            return commit(self, *arguments, **options)
+
+        monkeypatch.setattr(ReplicaLog, "commit", late)
+        with log.producer(linger_ms=0) as producer:
+            assert producer.send("t", b"v").result(60).offset == 0
+        assert retired == [4]
+        assert [record.value for record in log.scan("t").records()] == [b"v"]
