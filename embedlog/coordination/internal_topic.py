@@ -287,18 +287,18 @@ class InternalTopic(Generic[V]):
 
     # ---- decisions -------------------------------------------------------------------------------
 
-    def repeated(self, attempt: Callable[[], T], deadline_ns: int) -> T:
+    def repeated(self, attempt: Callable[[], T], deadline_ns: int, *, idempotent: bool = False) -> T:
         """The result of a decision, which is made again as long as it did not count (INTERNALTOPIC-8). Raises its other errors.
 
-        Between two attempts it waits for a decision of the set.
+        Between two attempts it waits for a decision of the set. `idempotent`: an attempt finds what an earlier one has written.
         """
         while True:
             version = self._host.mapped_topics_version()
             try:
                 return attempt()
-            except NotEnoughReplicasAfterAppendError:
-                raise  # it may count later
             except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+                if isinstance(problem, NotEnoughReplicasAfterAppendError) and not idempotent:
+                    raise  # it may count later
                 if not problem.retriable or system.boot_ns() >= deadline_ns:
                     raise
             self._host.await_topics(version, min(deadline_ns, system.boot_ns() + RETRY_NS))

@@ -219,8 +219,9 @@ class Producer(Generic[K, V]):
 
         Call it once, before any other call; returns the outcome of the last transaction of this id, or None if there was none.
         All calls of this section raise InvalidTransactionStateError in a wrong state, and FencedError if another producer took
-        over the id. DeadlineError is raised after `max.block.ms`, LockTimeoutError and StorageError (a full disk) at once. Then
-        repeat the same call: before it has succeeded, only `close()` is allowed besides.
+        over the id. DeadlineError, and in a set NotEnoughReplicasError and LeaderNotAvailableError, are raised after
+        `max.block.ms`, LockTimeoutError and StorageError (a full disk) at once. Then repeat the same call: before it has
+        succeeded, only `close()` is allowed besides.
         """
         self._pipeline.check_open()
         return self._transaction.init()
@@ -233,8 +234,9 @@ class Producer(Generic[K, V]):
         """Send buffered records and commit. Raises a record's error: then nothing is committed, and the transaction can only be
         aborted. After FencedError the producer can only be closed, which aborts it.
 
-        DeadlineError, LockTimeoutError, StorageError (a full disk) and DurabilityError leave the outcome open: repeat the call.
-        The state is COMMITTING until it succeeds, also after a `with producer.transaction()`.
+        DeadlineError, LockTimeoutError, StorageError (a full disk), DurabilityError, NotEnoughReplicasError and
+        LeaderNotAvailableError leave the outcome open: repeat the call. The state is COMMITTING until it succeeds, also
+        after a `with producer.transaction()`.
         """
         self._pipeline.check_open()
         try:

@@ -3,8 +3,8 @@
 TXNMANAGER-1  states and transitions are Kafka's, as tables; `Machine` depends on nothing else
 TXNMANAGER-2  a record is accepted only in the state IN_TRANSACTION: the accumulator is shut in every other state, in one step
     with the transition
-TXNMANAGER-3  a call that timed out, or met an error of the storage, keeps its state. The same call continues where it stopped,
-    and no other call is allowed
+TXNMANAGER-3  a call that timed out, or met an error of the storage or too few replicas, keeps its state. The same call continues
+    where it stopped, and no other call is allowed
 TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be aborted; a fenced producer can
     only be closed
 TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
@@ -33,7 +33,9 @@ from embedlog.errors import (
     FencedInstanceIdError,
     InvalidGroupIdError,
     InvalidTransactionStateError,
+    LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     StateError,
     StorageError,
     TransactionAbortedError,
@@ -309,7 +311,9 @@ class Transaction:
         except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log's state decides
             self.failed(error)
             raise
-        except (DeadlineError, DurabilityError, LockTimeoutError, StorageError) as error:
+        except (
+            DeadlineError, DurabilityError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError, StorageError,
+        ) as error:  # fmt: skip
             with self._step:
                 if self._machine.state is state:
                     self._machine.remain(call, error)

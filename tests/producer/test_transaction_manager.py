@@ -16,7 +16,9 @@ from embedlog.errors import (
     FencedError,
     InvalidGroupIdError,
     InvalidTransactionStateError,
+    LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     RecordTooLargeError,
     StateError,
     StorageError,
@@ -234,7 +236,10 @@ def test_a_record_that_fails_while_it_is_written_makes_commit_raise(log: embedlo
 
 
 @pytest.mark.parametrize("call", sorted(set(ENTERED) - {"begin_transaction"}))
-@pytest.mark.parametrize("kind", [LockTimeoutError, DeadlineError, StorageError, embedlog.DurabilityError])
+@pytest.mark.parametrize(
+    "kind",
+    [LockTimeoutError, DeadlineError, StorageError, embedlog.DurabilityError, NotEnoughReplicasError, LeaderNotAvailableError],
+)
 def test_a_call_that_can_be_repeated_stays_pending_and_names_the_remedy(
     producer: embedlog.Producer, owner: FakeOwner, call: str, kind: type[embedlog.EmbedlogError]
 ) -> None:

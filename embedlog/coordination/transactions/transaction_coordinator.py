@@ -12,6 +12,9 @@ TXNCOORDINATOR-5  if a topic requires durability: data is on stable storage befo
     the markers before the end
 TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stable offset until another process has finished the
     transaction
+TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too few replicas are in sync, or a leader is missing.
+    Then it gets DeadlineError, and the decision is valid. A reader and the housekeeper do not wait: they come again, and the
+    replicas join the ISR by the housekeeper
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ from embedlog.errors import (
     DeadlineError,
     DurabilityError,
     EmbedlogError,
+    LeaderNotAvailableError,
     LockTimeoutError,
+    NotEnoughReplicasError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -144,10 +149,22 @@ class Transactions:
     # ---- completion ------------------------------------------------------------------------------
 
     def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None:
-        """Write the markers of a decision and complete it; several processes may do so at once.
+        """Write the markers of a decision and complete it; several processes may do so at once (TXNCOORDINATOR-7).
 
-        Raises LockTimeoutError, StorageError, DurabilityError; then the decision is valid, and the call must be repeated.
+        Raises DeadlineError, LockTimeoutError, StorageError, DurabilityError; then the decision is valid, and the call must be
+        repeated.
         """
+        try:
+            self.topic.repeated(lambda: self._finish_once(name, seen, deadline_ns), deadline_ns, idempotent=True)
+        except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
+            why = problem.message
+            if isinstance(problem, NotEnoughReplicasError):  # its message is about one attempt, which wrote nothing or something
+                why = f"too few replicas of {problem.topic}-{problem.partition} are in sync"
+            what = f"the last transaction of {name!r} is decided, but was not complete before the deadline"
+            raise DeadlineError(f"{what}: {why}") from problem
+
+    def _finish_once(self, name: str, seen: Transaction, deadline_ns: int) -> None:
+        """As `finish`. Raises also NotEnoughReplicasError, LeaderNotAvailableError, before the deadline too."""
         targets = self.host.existing(sorted(seen.partitions))  # in the order of locks
         durable = to_be_durable(targets)
         if durable:
@@ -184,8 +201,8 @@ class Transactions:
     def resolve(self, partition: TransactionalLog, deadline_ns: int | None = None) -> bool:
         """For a reader that waits at a last stable offset: finish decided transactions, abort abandoned ones.
 
-        Returns whether any work was done. May be called ten times per second; a read-only log does nothing. Work that a held lock
-        or a failing disk prevents is left to the next call, because the caller only reads.
+        Returns whether any work was done. May be called ten times per second; a read-only log does nothing. What a held lock, a
+        failing disk or a small ISR prevents is left to the next call, because the caller only reads.
         """
         if self.host.read_only:
             return False
@@ -199,7 +216,9 @@ class Transactions:
                 found = self._find(producer_id)
                 if found is not None:
                     done |= self.settle(*found, until)
-        except (LockTimeoutError, StorageError, DurabilityError, DeadlineError) as problem:
+        except (
+            LockTimeoutError, StorageError, DurabilityError, DeadlineError, LeaderNotAvailableError, NotEnoughReplicasError,
+        ) as problem:  # fmt: skip
             what = f"a transaction in {partition.topic}-{partition.number} cannot be ended now"
             _logging.report(logger, logging.INFO, (partition.path, "end"), what, problem)
         return done
@@ -248,7 +267,7 @@ class Transactions:
             state = decided
         if state.status not in PREPARED:
             return False
-        self.finish(name, state, deadline_ns)
+        self._finish_once(name, state, deadline_ns)
         return True
 
     def housekeep(self, deadline_ns: int) -> None:

@@ -172,7 +172,7 @@ class Owner:
         """
         everything, until = self._all, self._all.deadline(deadline_ns)
         everything.host.check_writable()
-        everything.recover_if_due(until)
+        everything.topic.repeated(lambda: everything.recover_if_due(until), until, idempotent=True)
         self._slot()
         taken = self._without_predecessor(self._take, until)
         self._id = (taken.producer_id, taken.epoch)
@@ -300,15 +300,16 @@ class Owner:
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
         """Decide, write the markers, complete. When it returns, read_committed readers see the transaction, or never will.
 
-        Raises FencedError, InvalidTransactionStateError, ClosedError, LockTimeoutError, StorageError. After the last two the same
-        call may be repeated, and after a commit no other one: it may have been decided.
+        Raises FencedError, InvalidTransactionStateError, ClosedError. After LockTimeoutError, StorageError, DeadlineError,
+        NotEnoughReplicasError or LeaderNotAvailableError the same call may be repeated, and after a commit no other one: it may
+        have been decided.
         """
         if not self._registration_tried:
             return
         until, (producer_id, epoch), slots = self._all.deadline(deadline_ns), self._identity(), self._held()
         if commit:
             commit_begins(self._all.host.interposer, self.transactional_id, until)
-            self._sync_data(until)
+            self._all.topic.repeated(lambda: self._sync_data(until), until, idempotent=True)
 
         def event(old: Transaction | None) -> Transaction | Refusal:
             mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
