@@ -20,7 +20,14 @@ from embedlog._callbacks import Progress
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
-from embedlog.errors import EmbedlogError, ReadOnlyError, TopicExistsError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    EmbedlogError,
+    LeaderNotAvailableError,
+    NotEnoughDirectoriesError,
+    ReadOnlyError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.log_directory import LogDirectory
 from embedlog.replica_set import set_up
 from embedlog.replica_set.replica_set import ReplicaSet
@@ -157,7 +164,20 @@ class ReplicatedEngine(Engine):
     def at_files(self, topic: Topic, number: int, call: Callable[[Partition], T]) -> T:
         """As for one directory, with the files of the leader; the call is repeated at the next leader if it fails."""
         self.check_open()
-        return self.set.copied(topic.name, number).at_files(call)
+        held = self.set.partition(topic.name, number).held_replica()
+        return self.set.copied(topic.name, number).at_files(call) if held is None else call(held)
+
+    def still_lead(self, name: str, epochs: Mapping[int, int]) -> bool:
+        """As for one directory, by a settled decision: the pages of a directory that was away show nothing (LEDPARTITION-5).
+
+        Raises LeaderNotAvailableError without a majority.
+        """
+        try:
+            decided = self.set.decisions.settle().partitions
+        except NotEnoughDirectoriesError as problem:
+            raise LeaderNotAvailableError(f"the leaders of {name} are not known: {problem}") from problem
+        found = {number: decided.get(self.set.partition(name, number).place) for number in epochs}
+        return all(each is not None and each.leader_epoch == epochs[number] for number, each in found.items())
 
     def places(self) -> list[Path]:
         nodes = self.set.decisions.hint().nodes.values()

@@ -1,7 +1,8 @@
 """Makes a consistent copy of a log directory while other processes append, roll segments and delete old ones.
 
 BACKUP-1  the high watermarks of all partitions are read once, at the beginning; each partition is copied up to there. No
-    transaction is decided meanwhile, so the copy contains each transaction as a whole, or it can be aborted there
+    transaction is decided meanwhile, so the copy contains each transaction as a whole, or it can be aborted there. If a
+    leader of `__transaction_state` changed meanwhile, all are read again (TXNCOORDINATOR-7)
 BACKUP-2  every batch is checked during the copy: damage is an error and is never copied
 BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original would not survive their damage
 BACKUP-4  indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or rebuilt too
@@ -72,10 +73,7 @@ def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progre
         _check_place(place, target.root)
     for name in engine.topic_names():
         _pin_all(engine, name)  # open and repair partitions before others must wait
-    with engine.transactions.all_locks_held():
-        # Internal topics first: no committed offset may be after the copied records.
-        names = sorted(engine.topic_names(), key=lambda name: not is_internal(name))
-        pinned = [found for name in names if (found := _pin_all(engine, name)) is not None]
+    pinned = engine.transactions.while_undecided(lambda: _pinned(engine))
     target.open()
     try:
         copier = _Copier(engine, target, progress or (lambda done, total: None))
@@ -98,6 +96,12 @@ def _check_place(source: Path, root: Path) -> None:
     if names:
         found = f"{len(names)} names, such as {names[0]}"
         raise ForeignDirectoryError("the destination of a backup is not empty", path=root, expected="no names", found=found)
+
+
+def _pinned(engine: Engine) -> list[tuple[Topic, list[Pin]]]:
+    """All topics. Internal ones first: no committed offset may be after the copied records."""
+    names = sorted(engine.topic_names(), key=lambda name: not is_internal(name))
+    return [found for name in names if (found := _pin_all(engine, name)) is not None]
 
 
 def _pin_all(engine: Engine, name: str) -> tuple[Topic, list[Pin]] | None:

@@ -331,6 +331,20 @@ class ReplicatedPartition(LedPartition):
         leader: Leader = self._held.leader
         return leader.partition
 
+    def held_replica(self) -> Partition | None:
+        """The leader whose lock this thread holds, for a read of its files; None without `exclusive`.
+
+        A look for the leader could take the lock again. Raises LeaderNotAvailableError as long as the start of its epoch is not
+        committed (LEDPARTITION-3).
+        """
+        held: Leader | None = getattr(self._held, "leader", None)
+        if held is None:
+            return None
+        now, replica = held.page()
+        if now.high_watermark < replica.epoch_start:
+            raise LeaderNotAvailableError(f"the leader of {self._replicas.name} has not committed the start of its epoch")
+        return held.partition
+
     def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
         """As `Partition.append_held`. REQUIRES `exclusive`."""
         return self._held_leader().append_held(batch, stamp)

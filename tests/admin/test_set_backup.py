@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -19,12 +20,14 @@ from embedlog.errors import EmbedlogError, ForeignDirectoryError, LeaderNotAvail
 from embedlog.partition import pinned_segments
 from embedlog.partition.partition import Partition
 from embedlog.partition.pinned_segments import Pin
+from embedlog.replication.events import RaiseEpoch
 from embedlog.storage import file_names
 from tests.admin.test_backup import KEPT, QUIET
 from tests.replica_set.test_opening import paths
 from tests.support.changes_during_copies import deleting
 
 SHORT = {**QUIET, "lock.timeout.ms": 2000}
+STATE = "__transaction_state"
 
 
 @pytest.fixture(autouse=True)
@@ -291,3 +294,122 @@ def test_a_partition_directory_that_is_missing_is_an_error(tmp_path: Path) -> No
             log.backup(tmp_path / "copy")
         assert "t-1" in str(problem.value)
     assert not os.path.exists(tmp_path / "copy")
+
+
+# ---- transactions while leaders change -----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def in_a_transaction(root: Path) -> Iterator[tuple[embedlog.Log, embedlog.Log, Any]]:
+    """Two logs, and a producer of the second one with a record in each partition of t, led beside the one of the decisions."""
+    one = {**SHORT, "transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
+    with (
+        embedlog.open(paths(root), config=one) as log,
+        embedlog.open(paths(root), config=one) as other,
+        other.producer(transactional_id="x", linger_ms=0) as producer,
+    ):
+        producer.init_transactions()
+        order = [node for node in (1, 2, 3) if node != leader_of(log)] + [leader_of(log)]
+        log.create_topic("t", assignment={0: order, 1: order}, config={"min.insync.replicas": "2"})
+        producer.begin_transaction()
+        for number in range(2):
+            producer.send("t", b"x", partition=number).result()
+        yield log, other, producer
+
+
+def leader_of(log: embedlog.Log) -> int:
+    leader = log.replicas(STATE).partitions[0].leader
+    assert leader is not None
+    return leader
+
+
+def raise_epoch(log: embedlog.Log) -> None:
+    """Decide that the leader of the decisions about transactions leads in a later epoch."""
+    place = log._engine.partition(STATE, 0).place  # type: ignore[attr-defined]
+    decisions = log._engine.set.decisions  # type: ignore[attr-defined]
+    decisions.decide(lambda state: RaiseEpoch(place, state.partitions[place].leader_epoch + 1))
+
+
+def under_the_locks(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, call: Callable[[int], None]) -> list[int]:
+    """Call at the begin of each round of pins, with its number; the first look at the topics is before the locks."""
+    rounds, names = list[int](), log._engine.topic_names
+
+    def topic_names() -> list[str]:
+        rounds.append(len(rounds))
+        if rounds[-1]:
+            call(rounds[-1])
+        return names()
+
+    monkeypatch.setattr(log._engine, "topic_names", topic_names)
+    return rounds
+
+
+def committed(copy: Path) -> list[int]:
+    """The partitions of t with a record for readers of committed ones, after open transactions were ended."""
+    with embedlog.open(copy, config=QUIET) as log:
+        log.housekeep()
+        return sorted(record.partition for record in log.scan("t", isolation_level="read_committed").records())
+
+
+def test_a_failover_between_two_pins_tears_no_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is decided at the next leader: the lock that the backup holds keeps nothing back."""
+    with in_a_transaction(tmp_path) as (log, _, producer):
+        lost, pins = paths(tmp_path)[leader_of(log) - 1], list[int]()
+
+        def pin_of(partition: Partition, **options: Any) -> Pin:
+            if (partition.topic, partition.number) == ("t", 1):
+                pins.append(1)
+                if len(pins) == 2:  # the first one is before the locks
+                    lost.rename(tmp_path / "away")
+                    producer.commit_transaction()
+                    (tmp_path / "away").rename(lost)
+            return pinned_segments.pin_of(partition, **options)
+
+        monkeypatch.setattr(backup, "pin_of", pin_of)
+        log.backup(tmp_path / "copy")
+        assert len(pins) == 3
+    assert committed(tmp_path / "copy") == [0, 1]
+
+
+def test_a_later_epoch_of_the_leader_under_the_locks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page cannot show it before the locks are left: no look for the leader takes the lock of this thread again."""
+    with in_a_transaction(tmp_path) as (log, other, producer):
+        rounds = under_the_locks(log, monkeypatch, lambda number: raise_epoch(other) if number < 3 else None)
+        log.backup(tmp_path / "copy")
+        assert rounds == [0, 1, 2, 3]
+        producer.commit_transaction()
+        log.backup(tmp_path / "later")
+    assert committed(tmp_path / "copy") == []
+    assert committed(tmp_path / "later") == [0, 1]
+
+
+def test_a_leader_that_changes_until_the_deadline_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_a_transaction(tmp_path) as (log, other, producer):
+        rounds = under_the_locks(log, monkeypatch, lambda number: raise_epoch(other))
+        with pytest.raises(LeaderNotAvailableError, match=STATE):
+            log.backup(tmp_path / "copy")
+        assert len(rounds) > 2
+        producer.abort_transaction()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_without_a_majority_only_a_reader_copies_transactions(tmp_path: Path) -> None:
+    """Other processes may reach the other directories, and decide there."""
+    one = {**SHORT, "transaction.state.log.num.partitions": 1, "transaction.state.log.replication.factor": 1}
+    with embedlog.open(paths(tmp_path), config=one) as log:
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            log.create_topic("t", assignment={0: [leader_of(log)]})
+            with producer.transaction():
+                producer.send("t", b"x")
+        others = [path for path in paths(tmp_path) if path != paths(tmp_path)[leader_of(log) - 1]]
+        for path in others:
+            path.rename(path.with_suffix(".away"))
+        with pytest.raises(LeaderNotAvailableError, match=f"{STATE} are not known"):
+            log.backup(tmp_path / "copy")
+        assert not (tmp_path / "copy").exists()
+        with opened(tmp_path, read_only=True) as reader:
+            reader.backup(tmp_path / "copy")
+        for path in others:
+            path.with_suffix(".away").rename(path)
+    assert committed(tmp_path / "copy") == [0]

@@ -28,6 +28,20 @@ def test_a_decision_sees_records_that_are_not_committed(tmp_path: Path) -> None:
         assert other.partition.fetch(0).next_offset == other.partition.bounds().high_watermark == 1
 
 
+def test_the_files_of_a_held_leader_are_read_from_the_committed_start_of_its_epoch_on(tmp_path: Path) -> None:
+    """Before, its high watermark can be below decisions of an earlier epoch, which other processes have acted on."""
+    with a_set(tmp_path) as (_, [process]):
+        process.partition.append(run_of(b"first"))
+        assert process.partition.held_replica() is None
+        with process.partition.exclusive() as held:
+            assert process.partition.held_replica() is not None
+            now, replica = held.read_page()
+            held.publish(now, replica._replace(epoch_start=now.high_watermark + 1))
+            with pytest.raises(LeaderNotAvailableError, match="start of its epoch"):
+                process.partition.held_replica()
+            held.publish(now, replica)
+
+
 def test_a_reader_of_decisions_waits_for_their_commit(tmp_path: Path) -> None:
     with a_set(tmp_path) as (_, [process]):
         process.partition.append(run_of(b"first"), all_in_sync=False)

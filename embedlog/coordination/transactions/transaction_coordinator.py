@@ -15,6 +15,8 @@ TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stabl
 TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too few replicas are in sync, or a leader is missing.
     Then it gets DeadlineError, and the decision is valid. A reader and the housekeeper do not wait: they come again, and the
     replicas join the ISR by the housekeeper
+TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it counts if the leaders did not
+    change until the locks were left: at another leader, other processes decide
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from embedlog import _logging
 from embedlog import transaction as machine
@@ -69,6 +71,7 @@ STATE_TOPIC: Final = "__transaction_state"
 RESOLVE_NS: Final = 100_000_000  # the longest wait of a reader for a lock
 REMEMBERED_IDS: Final = 10_000  # cached partitions of producer ids
 
+T = TypeVar("T")
 Event = Callable[[Transaction | None], Transaction | Refusal | None]
 
 
@@ -133,18 +136,33 @@ class Transactions:
     def deadline(self, deadline_ns: int | None) -> int:
         return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000) if deadline_ns is None else deadline_ns
 
+    def while_undecided(self, take: Callable[[], T]) -> T:
+        """The result of a call during which nothing is registered, decided or completed. It is made again if a leader changed.
+
+        Raises LeaderNotAvailableError at the deadline, and the errors of the call.
+        """
+        until = self.deadline(None)
+
+        def attempt() -> T:
+            with self.all_locks_held(until):
+                return take()
+
+        return self.topic.repeated(attempt, until)
+
     @contextlib.contextmanager
-    def all_locks_held(self) -> Iterator[None]:
-        """Hold all locks of the topic: nothing is registered, decided or completed, so a snapshot of all partitions is
-        consistent.
+    def all_locks_held(self, until: int) -> Iterator[None]:
+        """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end raises
+        LeaderNotAvailableError (TXNCOORDINATOR-7).
 
         A read-only log cannot make other processes wait.
         """
-        until, numbers = self.deadline(None), [] if self.host.read_only else self.topic.here()
-        with contextlib.ExitStack() as held:
+        numbers, epochs = [] if self.host.read_only else self.topic.here(), dict[int, int]()
+        with contextlib.ExitStack() as stack:
             for partition in sorted(map(self.topic.partition, numbers), key=lambda each: str(each.path)):
-                held.enter_context(partition.exclusive(until))
+                epochs[partition.number] = stack.enter_context(partition.exclusive(until)).now.epoch
             yield
+        if epochs and not self.host.still_lead(self.topic.name, epochs):
+            raise LeaderNotAvailableError(f"a leader of {self.topic.name} changed while its locks were held")
 
     # ---- completion ------------------------------------------------------------------------------
 
