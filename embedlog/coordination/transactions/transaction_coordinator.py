@@ -152,7 +152,7 @@ class Transactions:
     @contextlib.contextmanager
     def all_locks_held(self, until: int) -> Iterator[None]:
         """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end raises
-        LeaderNotAvailableError (TXNCOORDINATOR-7).
+        LeaderNotAvailableError (TXNCOORDINATOR-8).
 
         A read-only log cannot make other processes wait.
         """
