@@ -116,9 +116,11 @@ def test_a_signal_ends_both_in_order(events: Callable[..., Any], number: signal.
     with ExitStack() as stack:
         running = []
         for options, awaited in arguments:
-            process = stack.enter_context(subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            process = stack.enter_context(
+                subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+            )
             stack.callback(process.kill)
-            assert process.stdout is not None
+            assert process.stdout is not None  # without a buffer: `communicate` does not return what that has
             text = b""
             while awaited not in text:
                 line = process.stdout.readline()
