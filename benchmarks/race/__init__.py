@@ -1,6 +1,6 @@
 """Compares embedlog with other logs, queues and stores: the same workloads, interleaved, each turn in a process of its own.
 
-    python -m benchmarks.race [--only GROUP] [--peer NAME] [--scale quick|default|full] [--rounds N] [--json FILE]
+    python -m benchmarks.race [--only GROUP] [--peer NAME] [--scale quick|default|full] [--rounds N] [--every-kind] [--json FILE]
     python -m benchmarks.race --pages      writes the page and its plots anew from the kept results, without a run
 
 C1  all peers of a workload run in the same minutes, in alternation, each turn in a new process

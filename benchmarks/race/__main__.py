@@ -25,6 +25,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--match", default="", help="only workloads with this text in their key")
     parser.add_argument("--scale", choices=list(SCALES), default="default", help="full: up to 10 GB, hours")
     parser.add_argument("--rounds", type=int, help="rounds of each workload (default: those of the scale)")
+    parser.add_argument(
+        "--every-kind", action="store_true", help="all record sizes with both kinds of values and both codecs, as full has them"
+    )
     parser.add_argument("--directory", help="where to work (default: the temporary directory)")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument(
@@ -48,7 +51,8 @@ def main() -> int:
         if missing := PEERS[name].missing():
             say(f"{name}: not installed ({missing}): {PEERS[name].INSTALL}")
     groups, scale = chosen.only or [*GROUPS, *OTHERS], SCALES[chosen.scale]
-    scale = dataclasses.replace(scale, rounds=chosen.rounds or scale.rounds)
+    every_kind = scale.every_kind or chosen.every_kind
+    scale = dataclasses.replace(scale, rounds=chosen.rounds or scale.rounds, every_kind=every_kind)
     results: dict[str, Any] = {}
 
     def save(found: dict[str, Any]) -> None:
