@@ -250,7 +250,8 @@ HEAD = """# Race
 The same workloads for embedlog and for other logs, queues and stores, interleaved in one run, each turn in a process of its own.
 `make race` repeats it: about 22 minutes on a quiet machine with two cores, and 50 beside a load of 16.
 `make race ARGS="--scale full"` goes up to 10 GB and takes hours. Of it, the groups *Sizes of the store* and *Cost over size*
-were run: `--only size --rounds 1` with some of the peers, and `--only cost --rounds 2` in memory (`TMPDIR=/dev/shm`).
+were run: `--only size --rounds 1` with some of the peers, and `--only cost --rounds 2` in memory (`TMPDIR=/dev/shm`). The group
+of all kinds of values was run with the stores of the default scale: `--only json --every-kind --rounds 1`.
 `make race-pages` writes this page and its plots anew from `docs/race/results.json`, without a run.
 A ratio above 1 means that embedlog is better: more records/s, or fewer µs.
 
