@@ -70,17 +70,11 @@ class ReplicatedPartition(LedPartition):
 
     def sync_to(self, end: int, deadline_ns: int) -> None:
         """Put the committed records below `end` on stable storage in all directories of the ISR (REPLICA-14)."""
-        while True:
-            leader = self._led(deadline_ns)
-            try:
-                return commit_and_sync(self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns)
-            except LeaderChanged:
-                self._leader = None
-            except EmbedlogError as problem:
-                if system.boot_ns() >= deadline_ns:
-                    raise
-                self._failed(problem, deadline_ns)
-            self._check_deadline(deadline_ns)
+
+        def sync(leader: Leader) -> None:
+            commit_and_sync(self._replicas, leader, min(end, leader.partition.published().log_end), deadline_ns)
+
+        self._with_leader(sync, deadline_ns)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
         """Sync up to `end` in each directory that is due by its topic's settings."""
@@ -96,12 +90,14 @@ class ReplicatedPartition(LedPartition):
         self._at_leader(lambda partition: partition.flush_if_late())
 
     def _with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
-        """The result of a call with the leader and the replicas in the ISR, the leader first; repeated after a failure of one."""
-        deadline_ns = self.deadline()
+        """The result of a call with the leader and the replicas in the ISR, the leader first (`_with_leader`)."""
+        return self._with_leader(lambda leader: call(leader, self._replicas.in_sync(leader)), self.deadline())
+
+    def _with_leader(self, call: Callable[[Leader], T], deadline_ns: int) -> T:
+        """The result of a call with the leader; repeated after a directory has failed. At the deadline its error is raised."""
         while True:
             try:
-                leader = self._led(deadline_ns)
-                return call(leader, self._replicas.in_sync(leader))
+                return call(self._led(deadline_ns))
             except LeaderChanged:
                 self._leader = None
             except EmbedlogError as problem:

@@ -138,48 +138,35 @@ def test_a_control_page_lost_during_a_pass_loses_no_segment(tmp_path: Path, monk
         assert table(rows(log)) == dict(pairs)
 
 
-def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a cut a segment with other records can have the base and the size of the one that was read (SEGMENTSWAP-6)."""
-    pairs = [(b"k%d" % (number % 7), b"v%d" % number * 8) for number in range(200)]
-    write = cleaner._Pass.write
+@pytest.mark.parametrize(
+    "step", [(cleaner.Cleaner, "due"), (cleaner._Pass, "write")], ids=["after its bounds", "after its files"]
+)
+def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+) -> None:
+    """After a cut a segment with other records can have the base and the size of the one that was read (SEGMENTSWAP-6).
 
-    def cut(work: cleaner._Pass, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
-        made = write(work, group, end)
-        work._state.page.add(system.WORD_CUTS, 1)
-        return made
+    The bounds of the pass can be above the high watermark then.
+    """
+    pairs = [(b"k%d" % (number % 7), b"v%d" % number * 8) for number in range(200)]
+    original = getattr(*step)
 
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=COMPACT)
         put(log, pairs)
-        before = rows(log)
+        before, page = rows(log), log._engine.partition("t", 0).mapped_page
+
+        def cut(*arguments: Any) -> Any:
+            found = original(*arguments)
+            page.add(system.WORD_CUTS, 1)
+            return found
+
         with monkeypatch.context() as patch:
-            patch.setattr(cleaner._Pass, "write", cut)
+            patch.setattr(*step, cut)
             log.housekeep()
         assert rows(log) == before
         log.housekeep()
         assert len(rows(log)) < len(before)
-        assert table(rows(log)) == last_values(pairs)
-
-
-def test_a_log_that_is_cut_after_the_bounds_of_a_pass_keeps_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bounds can be above the high watermark of the log after the cut (SEGMENTSWAP-6)."""
-    pairs = [(b"k%d" % (number % 7), b"v%d" % number * 8) for number in range(200)]
-    due = cleaner.Cleaner.due
-
-    def cut(work: cleaner.Cleaner, known: int, now_ms: int) -> Any:
-        found = due(work, known, now_ms)
-        work.state.page.add(system.WORD_CUTS, 1)
-        return found
-
-    with opened(tmp_path / "log") as log:
-        log.create_topic("t", config=COMPACT)
-        put(log, pairs)
-        before = rows(log)
-        with monkeypatch.context() as patch:
-            patch.setattr(cleaner.Cleaner, "due", cut)
-            log.housekeep()
-        assert rows(log) == before
-        log.housekeep()
         assert table(rows(log)) == last_values(pairs)
 
 
