@@ -37,7 +37,7 @@ def serve(control: socket.socket) -> None:
     from tests.faults.partition import compacting, live, stamping  # noqa: F401
     from tests.faults.power import powerloss  # noqa: F401
     from tests.faults.producer import counting, repeating  # noqa: F401
-    from tests.faults.replicas import power_cuts, set_tasks  # noqa: F401
+    from tests.faults.replicas import operators, power_cuts, set_tasks  # noqa: F401
     from tests.faults.spark import landing  # noqa: F401
     from tests.faults.transactions import cuts  # noqa: F401
     from tests.handover import crashing  # noqa: F401

@@ -2,6 +2,7 @@
 
 Two producers, an owner of transactions, a reader and a member of a group work all the time. An episode has one fault of a
 directory, one of a process, or both. Then the fault ends, and the set becomes level: only a minority may fail between two levels.
+A backup, or the replacement of a directory by another one, takes the place of a fault of a directory.
 While a fault lasts, appends must continue. They need not while a process is frozen, because it may hold the locks of decisions,
 or of two replicas.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import errno
 import functools
 import random
-import select
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,13 +22,13 @@ from typing import Any
 
 from embedlog.storage.file_names import PARTITION_METADATA
 from tests.faults.harness.content import Verdict
-from tests.faults.harness.processes import Died, Nursery, Victim, state_of
+from tests.faults.harness.processes import Nursery
 from tests.faults.replicas import directory_damage
-from tests.faults.replicas.ledger import STALL, TRANSACTIONS, Ledger
+from tests.faults.replicas.ledger import STALL, TRANSACTIONS
+from tests.faults.replicas.operators import Operator
+from tests.faults.replicas.set_processes import LEVEL_S, Processes, Role
 from tests.faults.replicas.set_tasks import PARTITIONS, TOPIC
 
-NODES = (1, 2, 3)
-PROGRESS_S, LEVEL_S = 90.0, 120.0
 FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
     errno.EIO: (("pwrite",), ("pread",), ("fsync", "fdatasync"), ("open",), ("stat",), ("pwrite", "pread", "fsync", "open")),
     errno.ENOSPC: (("pwrite", "mkdir", "fallocate", "open"), ("pwrite",)),
@@ -35,6 +36,7 @@ FAILING: dict[int, tuple[tuple[str, ...], ...]] = {
 }
 WAYS = {  # how often each way is taken
     "remove": 4, "errors": 5, "damage": 4, "caches": 2, "identity": 2, "closed": 2, "put back": 2, "clone": 1, "hang": 2,
+    "replace": 2, "backup": 2,
 }  # fmt: skip
 HANGING = {("pwrite",): 5000, ("pread",): 5000, ("fsync", "fdatasync"): 5000, ("stat",): 50}  # ms; each call has several `stat`
 STOPPING = (("pwrite",), ("lock",), ("point",), ("fsync", "fdatasync"), ("pread",))
@@ -42,37 +44,13 @@ DYING = (*STOPPING, ("open", "rename", "link", "unlink"), ("ftruncate", "close")
 
 
 @dataclass
-class Role:
-    """What a process does, and the process."""
-
-    name: str
-    task: str
-    arguments: tuple[Any, ...]
-    number: int  # of the next value; it grows with each process
-    victim: Victim | None = None
-    started: int = 0
-    thawed: bool = False  # it was frozen, and continues. It may meet the fault once more before it has disarmed it
-
-
-@dataclass
-class History:
+class History(Processes):
     """A set with its processes and its faults."""
 
-    nursery: Nursery
-    root: Path
-    rng: random.Random
-    mutants: tuple[str, ...] = ()
-    ledger: Ledger = field(default_factory=Ledger)
-    counts: Counter[str] = field(default_factory=Counter)
-    lines: list[str] = field(default_factory=list)
-    roles: list[Role] = field(default_factory=list)
     ways: Mapping[str, int] = field(default_factory=lambda: WAYS)  # faults of directories, with their weights
     frozen: list[Role] = field(default_factory=list)  # in this episode
+    operators: list[Operator] = field(default_factory=list)  # in this episode
     damaged: bool = False  # the next level repairs: damage that no process has read is found by a comparison
-
-    @property
-    def paths(self) -> list[str]:
-        return [str(self.root / f"d{node}") for node in NODES]
 
     def prepare(self) -> None:
         first = self.nursery.spawn()
@@ -86,78 +64,6 @@ class History:
         owner = Role("owner", "transact_on", (TRANSACTIONS,), 0)
         readers = [Role("reader", "read_on", (isolation,), -1) for isolation in ("read_uncommitted", "read_committed")]
         self.roles = [*writers, owner, self.rng.choice(readers), Role("member", "consume_on", (), -1)]
-
-    # ---- processes -------------------------------------------------------------------------------
-
-    def start(self, role: Role) -> None:
-        victim = self.nursery.spawn()
-        victim.mutate(self.mutants)
-        role.victim, role.started, role.thawed = victim, role.started + 1, False
-        victim.start("open_set", self.paths, LEVEL_S)
-        self._run(role)
-
-    def _run(self, role: Role) -> None:
-        """Send the task; it begins when the set is open."""
-        assert role.victim is not None
-        arguments = role.arguments
-        if role.number >= 0:
-            arguments = (*arguments, role.number, self.rng.getrandbits(32))
-            role.number += 1_000_000
-        role.victim.start(role.task, *arguments)
-
-    def pump(self, seconds: float = 0.05) -> None:
-        """Take the notes that have arrived. A thawed process that stops again continues."""
-        for role in self.roles:
-            if role.thawed and role.victim is not None and state_of(role.victim.pid) == "T":
-                role.victim.resume()
-        running = {role.victim: role for role in self.roles if role.victim is not None}
-        ready, _, _ = select.select(list(running), [], [], seconds)
-        for victim in ready:
-            self._collect(running[victim])
-
-    def _collect(self, role: Role) -> bool:
-        """Take the notes of one process; False once it has ended."""
-        victim = role.victim
-        assert victim is not None
-        while victim.note_waiting():
-            try:
-                kind, content = victim._next(1.0)
-            except Died:
-                return False
-            if kind == "note":
-                reporter = 1_000_000 * (1 + self.roles.index(role)) + role.started  # not `id`: a later process can get the same
-                self.ledger.take(reporter, content)
-            elif kind == "error":
-                self.ledger.violations.append(f"{STALL}{role.name} ended: {content[1]}\n{content[2]}")
-                return False
-        return True
-
-    def bury(self, role: Role) -> None:
-        """Take the last notes of a process that was killed."""
-        assert role.victim is not None
-        role.victim.wait_dead()
-        while self._collect(role) and role.victim.note_waiting():
-            continue
-        self.nursery.end(role.victim)
-        role.victim = None
-
-    def kill(self, role: Role) -> None:
-        if role.victim is not None:
-            role.victim.kill()
-            self.bury(role)
-
-    def progress(self, what: str, count: int = 5, deadline_s: float = PROGRESS_S) -> None:
-        """Wait until a number of records was acknowledged from now on."""
-        began, end = self.ledger.counts["acknowledged"], time.monotonic() + deadline_s
-        while self.ledger.counts["acknowledged"] < began + count and not self.ledger.violations:
-            if time.monotonic() > end:
-                self.ledger.violations.append(f"{STALL}no record was acknowledged for {deadline_s:g} s: {what}; {self.states()}")
-                return
-            self.pump()
-
-    def states(self) -> str:
-        found = [f"{role.name} {state_of(role.victim.pid)!r}" for role in self.roles if role.victim is not None]
-        return f"{', '.join(found)}; {dict(self.ledger.failures)}"
 
     # ---- faults ----------------------------------------------------------------------------------
 
@@ -180,10 +86,13 @@ class History:
             self.progress(self.lines[-1], self.rng.randint(2, 12))
         for end in ends:
             end()
+        for operator in self.operators:
+            self.complete(operator)
+        self.operators = []
         for role in self.roles:
-            if role.victim is not None and not self._alive(role):
+            if role.victim is not None and not self.alive(role):
                 self.bury(role)
-        self.progress("after " + self.lines[-1], 2) if any(self._is_writer(role) for role in self.roles) else None
+        self.progress("after " + self.lines[-1], 2) if any(self.is_writer(role) for role in self.roles) else None
         self.level()
 
     def wait_frozen(self) -> None:
@@ -192,16 +101,8 @@ class History:
         while time.monotonic() < end and self.ledger.counts["acknowledged"] < before + 60:
             self.pump()
 
-    @staticmethod
-    def _is_writer(role: Role) -> bool:
-        return role.task == "produce_on" and role.victim is not None
-
-    @staticmethod
-    def _alive(role: Role) -> bool:
-        return role.victim is not None and role.victim.alive
-
     def fail_directory(self, ends: list[Callable[[], object]]) -> None:
-        node = self.rng.choice(NODES)
+        node = self.rng.choice(self.numbers)
         way = self.rng.choices(list(self.ways), list(self.ways.values()))[0]
         if way != "errors":
             getattr(self, way.replace(" ", "_"))(node, ends)
@@ -209,22 +110,13 @@ class History:
         error = self.rng.choice(list(FAILING))
         kinds = self.rng.choice(FAILING[error])
         sticky, nth = self.rng.random() < 0.7, self.rng.randint(1, 60)
-        running = [role for role in self.roles if self._alive(role)]
+        running = [role for role in self.roles if self.alive(role)]
         struck = running if self.rng.random() < 0.6 else [self.rng.choice(running)]
         self.note("errors", f"{errno.errorcode[error]} in d{node} at {kinds} {nth}{' and later' * sticky} in {len(struck)}")
         for role in struck:
             assert role.victim is not None
             self.arm(role, kinds, "fail", nth, error, sticky, f"/d{node}/")
         ends += [functools.partial(self.disarm, role) for role in struck]
-
-    def arm(self, role: Role, kinds: tuple[str, ...], action: str, nth: int, error: int, sticky: bool, name: str) -> None:
-        """Arm a fault in a process that is in the middle of its task."""
-        assert role.victim is not None
-        role.victim.start("arm", kinds, nth, action, error, sticky, name)
-
-    def disarm(self, role: Role) -> None:
-        if self._alive(role):
-            self.arm(role, (), "none", 0, 0, False, "")
 
     def remove(self, node: int, ends: list[Callable[[], object]]) -> None:
         self.note("removals", f"d{node} is removed")
@@ -236,7 +128,7 @@ class History:
         """From some call on, each one of a kind in this directory takes a while, in one process or in all."""
         kinds = self.rng.choice(list(HANGING))
         delay_ms = self.rng.choice((1, 10, 100)) * HANGING[kinds] // 100
-        running = [role for role in self.roles if self._alive(role)]
+        running = [role for role in self.roles if self.alive(role)]
         struck = running if self.rng.random() < 0.5 else [self.rng.choice(running)]
         self.note("hangs", f"{kinds} in d{node} take {delay_ms} ms in {len(struck)}")
         for role in struck:
@@ -295,7 +187,7 @@ class History:
         here, aside, other = (
             self.root / f"d{node}",
             self.root / "aside",
-            self.rng.choice([each for each in NODES if each != node]),
+            self.rng.choice([each for each in self.numbers if each != node]),
         )
         self.note("clones", f"d{node} is a copy of d{other}")
         here.rename(aside)
@@ -307,8 +199,63 @@ class History:
 
         ends.append(end)
 
+    # ---- operators -------------------------------------------------------------------------------
+
+    def replace(self, number: int, ends: list[Callable[[], object]]) -> None:
+        """Replace a directory by a new one, while all work."""
+        old, new = self.root / f"d{number}", self.root / f"d{max(self.numbers) + 1 + len(self.lines)}"
+        self.note("replacements", f"{new.name} replaces d{number}")
+
+        def finish() -> None:
+            self.numbers[self.numbers.index(number)] = int(new.name.removeprefix("d"))
+            old.rename(self.root / f"retired-{number}")
+
+        self.operate("replace_directory", (self.paths, str(old), str(new), LEVEL_S), finish)
+
+    def backup(self, number: int, ends: list[Callable[[], object]]) -> None:
+        """Back the set up. The copy has what was acknowledged before."""
+        self.note("backups", "a backup is made")
+        target, before = self.root / "backup", self.ledger.ended_so_far()
+
+        def finish() -> None:
+            self.pump(0)  # the request of each transaction that the backup has was sent before
+            self.ledger.judge_backup(target, TOPIC, PARTITIONS, before)
+            shutil.rmtree(target)
+
+        self.operate("back_up", (self.paths, str(target), LEVEL_S), finish)
+
+    def operate(self, task: str, arguments: tuple[Any, ...], finish: Callable[[], object]) -> None:
+        """Start an operator. Half of them are killed at some call."""
+        victim = self.nursery.spawn()
+        victim.mutate(self.mutants)
+        if self.rng.random() < 0.5:
+            self.lines[-1] += ", and its operator dies"
+            action = self.rng.choice(("kill_before", "kill_after", "torn_kill"))
+            victim.arm(self.rng.choice(DYING), action, nth=self.rng.randint(1, 200))
+        victim.start(task, *arguments)
+        self.operators.append(Operator(task, arguments, finish, victim))
+
+    def complete(self, operator: Operator) -> None:
+        """Wait for the end of an operation. Another process takes the place of a killed one."""
+        kind, found = self.await_end(operator.victim, -3)
+        self.nursery.end(operator.victim)
+        if kind == "died":
+            self.counts["kills"] += 1
+            operator.victim = self.nursery.spawn()
+            operator.victim.start(operator.task, *operator.arguments)
+            kind, found = self.await_end(operator.victim, -3)
+            self.nursery.end(operator.victim)
+        if kind == "done":
+            operator.finish()
+        else:
+            self.ledger.violations.append(
+                f"{STALL}{operator.task} did not end after {self.lines[-1]}: {kind} {found}; {self.states()}"
+            )
+
+    # ---- faults of processes ---------------------------------------------------------------------
+
     def fail_process(self, ends: list[Callable[[], object]]) -> None:
-        role = self.rng.choice([role for role in self.roles if self._alive(role)])
+        role = self.rng.choice([role for role in self.roles if self.alive(role)])
         assert role.victim is not None
         way = self.rng.choice(("kill", "kill at", "freeze", "freeze at"))
         if way == "kill":
@@ -345,10 +292,6 @@ class History:
             role.victim.resume()
             role.thawed = True
 
-    def note(self, kind: str, text: str) -> None:
-        self.counts[kind] += 1
-        self.lines.append(text)
-
     # ---- level -----------------------------------------------------------------------------------
 
     def level(self) -> None:
@@ -360,29 +303,16 @@ class History:
         healer.victim.mutate(self.mutants)
         healer.victim.start("level", self.paths, LEVEL_S, self.damaged)
         self.damaged = False
-        end = time.monotonic() + LEVEL_S + 60
-        while True:
-            if healer.victim.note_waiting():
-                kind, content = healer.victim._next(1.0)
-                if kind == "note":
-                    self.ledger.take(-1, content)
-                    continue
-                if kind == "error" or content:
-                    told = content[1] + content[2] if kind == "error" else content
-                    self.ledger.violations.append(
-                        f"{STALL}the set does not become level after {self.lines[-1]}: {told}; {self.states()}"
-                    )
-                break
-            self.pump(0.02)
-            if time.monotonic() > end:
-                self.ledger.violations.append(f"{STALL}the set does not become level; {self.states()}")
-                break
+        kind, found = self.await_end(healer.victim, -1)
+        if kind != "done" or found:
+            after = self.lines[-1]
+            self.ledger.violations.append(f"{STALL}the set does not become level after {after}: {kind} {found}; {self.states()}")
         self.nursery.end(healer.victim)
 
     def finish(self) -> Verdict:
         """End all processes, drain the group, and judge the files."""
         for role in self.roles:
-            if self._alive(role):
+            if self.alive(role):
                 self.disarm(role)
             self.kill(role)
         self.level()
@@ -397,7 +327,7 @@ class History:
             last.call("close")
             self.nursery.end(last)
             self.level()
-        return self.ledger.judge({node: self.root / f"d{node}" for node in NODES}, TOPIC, PARTITIONS)
+        return self.ledger.judge({number: self.root / f"d{number}" for number in self.numbers}, TOPIC, PARTITIONS)
 
 
 def experiment(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,13 @@ class Stored(NamedTuple):
     epoch: int
     value: bytes
     committed: bool
+
+
+class Ended(NamedTuple):
+    """What was reported until some moment."""
+
+    acks: dict[tuple[int, int], Mark]
+    transactions: dict[tuple[int, int], bool]  # whether they were committed
 
 
 @dataclass
@@ -157,12 +164,43 @@ class Ledger:
                     bad(f"acknowledged {mark} at partition {number}, offset {offset} is at {seen.get(mark)}; now {now} is there")
             if (end := end_of(first)) < self.ends.get(number, 0):
                 bad(f"partition {number} ends at {end}, below the end {self.ends[number]} that a reader saw")
-        self._judge_transactions(whole, partitions, bad)
+        self._judge_transactions(whole, partitions, bad, self.ended)
         for problem in (*two_leaders(directories), *unequal_values(directories)):
             bad(problem)
         return verdict
 
-    def _judge_transactions(self, whole: Mapping[tuple[int, int], list[bool]], partitions: int, bad: Any) -> None:
+    def judge_backup(self, directory: Path, topic: str, partitions: int, before: Ended) -> None:
+        """The files of a backup: what was acknowledged or decided before it began, and whole transactions."""
+        whole: dict[tuple[int, int], list[bool]] = {}
+
+        def bad(text: str) -> None:
+            self.violations.append(f"backup: {text}")
+
+        for number in range(partitions):
+            found: dict[int, Stored] = {}
+            for problem in self._read(log_bytes(directory / f"{topic}-{number}"), found):
+                bad(f"partition {number}: {problem}")
+            marks = {offset: mark_of(row.value) for offset, row in found.items()}
+            for (at, offset), mark in before.acks.items():
+                if at == number and marks.get(offset) != mark:
+                    bad(f"acknowledged {mark} at partition {number}, offset {offset}; {marks.get(offset)} is there")
+            for offset, mark in marks.items():
+                if mark is None:
+                    bad(f"partition {number}: offset {offset} is no value of ours")
+                elif mark.writer >= TRANSACTIONS:
+                    whole.setdefault((mark.writer, mark.number // partitions), []).append(found[offset].committed)
+        self._judge_transactions(whole, partitions, bad, before.transactions)
+
+    def ended_so_far(self) -> Ended:
+        return Ended(dict(self.acks), dict(self.ended))
+
+    def _judge_transactions(
+        self,
+        whole: Mapping[tuple[int, int], list[bool]],
+        partitions: int,
+        bad: Callable[[str], None],
+        ended: Mapping[tuple[int, int], bool],
+    ) -> None:
         for place, found in whole.items():
             if len(set(found)) > 1 or (found[0] and len(found) != partitions):
                 bad(f"transaction {place} is committed in a part only: {found}")
@@ -170,7 +208,7 @@ class Ledger:
                 bad(f"transaction {place} is committed without a request")
             if found[0] and not self.ending.get(place, True):
                 bad(f"transaction {place} is committed, but was to be aborted")
-        for place, commit in self.ended.items():
+        for place, commit in ended.items():
             found = whole.get(place, [])
             if commit != (bool(found) and all(found)):
                 bad(f"transaction {place} was {'committed' if commit else 'aborted'}, and is {found}")

@@ -22,6 +22,8 @@ KINDS = {
     "put back": "earlier copies",
     "clone": "clones",
     "hang": "hangs",
+    "replace": "replacements",
+    "backup": "backups",
 }
 ALWAYS = ("remove", "damage", "caches", "put back")  # the others are slow
 SETS_FAST, SETS_LONG = 2, 2000  # after a power loss

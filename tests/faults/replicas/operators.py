@@ -1,0 +1,83 @@
+"""Processes that change a set, or back it up, while others work with it and while faults happen.
+
+An operator may be killed at any call. Another one then completes its operation.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import embedlog
+from embedlog.errors import EmbedlogError
+from tests.faults.harness.processes import Victim
+from tests.faults.harness.tasks import Stage, task
+from tests.faults.replicas.set_tasks import open_set
+
+
+@dataclass
+class Operator:
+    """A process, and the task that it runs."""
+
+    task: str
+    arguments: tuple[Any, ...]
+    finish: Callable[[], object]  # what follows the completed task
+    victim: Victim
+
+
+def repeated(stage: Stage, name: str, deadline_s: float, operation: Callable[[embedlog.Log], object]) -> None:
+    """Execute an operation; after an error again, until the deadline: a fault may end in the meantime."""
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            operation(stage.opened)
+            return
+        except EmbedlogError as problem:
+            if time.monotonic() >= end:
+                raise
+            stage.note(("failed", name, f"{type(problem).__name__}: {problem}"))
+            time.sleep(0.05)
+
+
+def without_open_transactions(log: embedlog.Log, deadline_s: float) -> None:
+    end = time.monotonic() + deadline_s
+    while found := log.open_transactions():
+        assert time.monotonic() < end, f"the transactions of a backup do not end: {found}"
+        log.housekeep()
+
+
+def closed(stage: Stage) -> None:
+    log, stage.log = stage.opened, None
+    log.close()
+
+
+@task
+def replace_directory(stage: Stage, paths: Sequence[str], old: str, new: str, deadline_s: float) -> None:
+    """Add a directory, move all replicas of another one to it, and retire that one."""
+
+    def operation(log: embedlog.Log) -> None:
+        nodes = {str(each.path): each.node for each in log.replicas().directories}
+        if old in nodes:
+            log.add_directory(new)
+            log.retire_directory(nodes[old])
+
+    open_set(stage, paths, deadline_s)
+    repeated(stage, "replacement", deadline_s, operation)
+    closed(stage)
+
+
+@task
+def back_up(stage: Stage, paths: Sequence[str], target: str, deadline_s: float) -> None:
+    """Copy the set to a directory, and open the copy, which completes the decided transactions and aborts the others.
+
+    What a killed process has left there is removed before.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    open_set(stage, paths, deadline_s)
+    repeated(stage, "backup", deadline_s, lambda log: log.backup(target))
+    closed(stage)
+    with embedlog.open(target) as copy:
+        without_open_transactions(copy, deadline_s)
