@@ -368,7 +368,7 @@ class Reader:
         got += files.pread_into(fd, buffer[got:end], position + got, path)
         last = scan(buffer[scanned.consumed : got], chain, position=scanned.consumed)
         batches = joined([scanned.batches, last.batches])
-        return buffer[:got], Scanned(batches, scanned.consumed + last.consumed, None, last.need)
+        return buffer[:got], Scanned(batches, scanned.consumed + last.consumed, last.problem, last.need)
 
     # ---- what must hold --------------------------------------------------------------------------
 

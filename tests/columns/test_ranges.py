@@ -26,6 +26,7 @@ from tests.support.transactional_producers import begun
 LOG_NAME = f"{0:020d}.log"
 INDEX_NAME = f"{0:020d}.index"
 READ_BYTES = 3_000
+FIRST_MS = 1_700_000_000_000
 EPOCH_AT = 15  # the last byte of the epoch in a batch header, which the checksum does not cover
 
 
@@ -40,14 +41,16 @@ def opened(tmp_path: Path, **config: Any) -> embedlog.Log:
     return log
 
 
-def append(log: embedlog.Log, rng: random.Random, count: int, **options: Any) -> None:
-    """Batches of one to twenty records."""
+def append(log: embedlog.Log, rng: random.Random, count: int, *, rising: bool = False, **options: Any) -> None:
+    """Batches of one to twenty records; `rising`: each record has a larger timestamp than the one before."""
+    stamp_ms = FIRST_MS
     with log.producer(linger_ms=0, **options) as producer:
         while count > 0:
             size = min(count, rng.randint(1, 20))
             values = [rng.randbytes(rng.randint(0, 300)) for _ in range(size)]
-            producer.send_batch("t", values, keys=[b"%d" % rng.randrange(50) for _ in values]).result()
-            count -= size
+            stamps = list(range(stamp_ms, stamp_ms + size)) if rising else None
+            producer.send_batch("t", values, keys=[b"%d" % rng.randrange(50) for _ in values], timestamps_ms=stamps).result()
+            count, stamp_ms = count - size, stamp_ms + size
 
 
 def source(log: embedlog.Log, window: Window, max_bytes: int, isolation: str = "read_uncommitted") -> Source:
@@ -161,10 +164,11 @@ def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: rand
 
     Digests are at the entries of the index. A header that only the digest contradicts, such as an epoch, fails the read that ends
     at the digest, with all of its records. The reads before that one are complete; a range is one or more of them.
-    A log that is damaged after the last entry cannot be loaded.
+    A log that is damaged after the last entry cannot be loaded. Neither can one with a damaged header of the batch with the
+    largest timestamp, which is the last one here: by the clock, it may be any of the batches of the last millisecond.
     """
     with opened(tmp_path, **{"index.interval.bytes": 300}) as log:
-        append(log, rng, 400)
+        append(log, rng, 400, rising=True)
         every = list(log.scan("t").records())
     partition = tmp_path / "log" / "t-0"
     path, failures = partition / (INDEX_NAME if what == "index" else LOG_NAME), 0

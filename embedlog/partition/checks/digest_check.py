@@ -2,7 +2,8 @@
 
 DIGESTCHECK-1  a chain digest is known at the start of a DIGESTED segment, and at an index entry with a valid record
 DIGESTCHECK-2  it is compared at every record passed and at the published end; a read ends where it can be compared
-DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have begun earlier
+DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have begun earlier. A batch that the
+               read cuts off is bad, too, if it reaches over the place of the next record, or over the end of the segment
 """
 
 from __future__ import annotations
@@ -76,16 +77,33 @@ class DigestCheck:
             return batches, None
         with self._records(info, chain.number) as records:
             after, problem = records.compare(chain, data, batches)
-            if problem is None and scanned.problem is not None and after.agreed < after.position:
+            bad = scanned.problem
+            if bad is None and scanned.need and after.agreed < after.position:
+                bad = self._overlong(info, records, after, scanned)
+            if problem is None and bad is not None and after.agreed < after.position:
                 batches = batches[batches["position"] < after.agreed - chain.position]
                 if not len(batches):
-                    raise corrupt(path, scanned.problem, chain.position)
+                    raise corrupt(path, bad, chain.position)
                 after, problem = records.compare(chain, data, batches)
         if problem is None and after.position == info.size and after.digest != info.digest and not self._grown(info):
             problem = Problem(after.position, interval_digests.OTHERS, f"digest {info.digest:016x}", f"{after.digest:016x}")
         if problem is not None:
             raise corrupt(path, problem)
         return batches, after
+
+    @staticmethod
+    def _overlong(
+        info: SegmentInfo, records: interval_digests.Records, after: interval_digests.State, scanned: Scanned
+    ) -> Problem | None:
+        """The problem of a cut-off batch after these ones whose size is wrong: another batch, or nothing, begins inside of it."""
+        end = min(after.position + scanned.need - 1, info.size)
+        most = records.reach(after, after.position, end) or (end if end == info.size else 0)
+        if not most:
+            return None
+        left = most - after.position
+        return Problem(
+            scanned.consumed, "a batch ends after the next one begins", f"{left} bytes at most", f"{scanned.need} bytes"
+        )
 
     def _grown(self, info: SegmentInfo) -> bool:
         """Whether the segment is active and has grown since `info` was read."""
