@@ -3,6 +3,8 @@
 MIRRORGROUP-1  a translated offset is never after the exact one (OFFSETMAP-4); one that is not copied yet is the end of the copy
 MIRRORGROUP-2  a group with members at the target is left alone
 MIRRORGROUP-3  an offset at the target moves back only if the mirror committed the present one
+MIRRORGROUP-4  the state has the next offset before its commit, beside the present one if the mirror committed it. So the next
+    mirror knows the commit of one that was killed between the two
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 
 from embedlog import TopicPartition
 from embedlog.mirror.mirror_state import MirrorState
-from embedlog.mirror.sides import Source, Target
+from embedlog.mirror.sides import Lines, Source, Target
 
 # Groups of programs that store their own progress; the first three as in MirrorMaker 2.
 NOT_COPIED = re.compile(r"console-consumer-.*|connect-.*|__.*|import-[0-9a-f]{24}")
@@ -50,17 +52,21 @@ class GroupCopies:
         bounds = self.target.bounds(targets.values())
         changed: dict[TopicPartition, int] = {}
         unnoted: dict[TopicPartition, int] = {}
+        intended: dict[TopicPartition, tuple[int, ...]] = {}
         for place, offset in found.items():
             tp = targets[place]
             start, end = bounds[tp]
             translated = self.state.map(place).translate(offset)
             wanted = max(start, end if translated is None else translated)
-            ours = self.state.groups.get((group, place))
+            ours = self.state.groups.get((group, place), ())
             old = present.get(tp)
             if old == wanted:
-                unnoted |= {} if ours == wanted else {place: wanted}
-            elif old is None or wanted > old or ours == old:
+                unnoted |= {} if ours == (wanted,) else {place: wanted}
+            elif old is None or wanted > old or old in ours:
                 changed[place] = wanted
+                possible = (old, wanted) if old is not None and old in ours else (wanted,)
+                intended |= {} if ours == possible else {place: possible}
+        self._note(self.state.intended(group, intended.items()))
         if changed and not self.target.commit_group(group, {targets[place]: offset for place, offset in changed.items()}):
             if group not in self._busy:
                 self.notice(f"group {group} has members at the target: its offsets are not copied")
@@ -70,7 +76,9 @@ class GroupCopies:
             self._complete[group] = found
         self._busy.discard(group)
         self.offsets |= {(group, targets[place]): offset for place, offset in changed.items()}
-        if changed or unnoted:
-            lines = self.state.committed(group, (changed | unnoted).items())
+        self._note(self.state.committed(group, (changed | unnoted).items()))
+
+    def _note(self, lines: Lines) -> None:
+        if lines:
             self.target.write([], lambda _: lines)
             self.state.apply(lines)

@@ -49,7 +49,7 @@ class MirrorState:
         self.topic_pairs: dict[str, TopicPair] = {}
         self.positions: dict[TopicPartition, Position] = {}
         self.maps: dict[TopicPartition, OffsetMap] = {}
-        self.groups: dict[tuple[str, TopicPartition], int] = {}  # the committed target offsets
+        self.groups: dict[tuple[str, TopicPartition], tuple[int, ...]] = {}  # target offsets, of which one was committed last
 
     # ---- lines -----------------------------------------------------------------------------------
 
@@ -82,6 +82,10 @@ class MirrorState:
     def committed(self, group: str, offsets: Iterable[tuple[TopicPartition, int]]) -> Lines:
         """The lines of a group's offsets at the target, by the partitions of the source."""
         return [(_encoded(["group", group, *place]), _encoded(offset)) for place, offset in offsets]
+
+    def intended(self, group: str, offsets: Iterable[tuple[TopicPartition, tuple[int, ...]]]) -> Lines:
+        """The lines before a commit: the offsets that the mirror has committed last if it is killed meanwhile."""
+        return [(_encoded(["group", group, *place]), _encoded(possible)) for place, possible in offsets]
 
     def map(self, place: TopicPartition) -> OffsetMap:
         found = self.maps.get(place)
@@ -120,7 +124,7 @@ class MirrorState:
             if value is None:
                 self.groups.pop(key, None)
             else:
-                self.groups[key] = int(value)
+                self.groups[key] = tuple(map(int, value)) if isinstance(value, list) else (int(value),)
         else:
             raise ValueError(kind)
 

@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import embedlog
 from embedlog import Log, OffsetAndMetadata, TopicPartition
 from embedlog.mirror import Mirror, MirrorReport
+from embedlog.mirror.directory_sides import DirectoryTarget
 from tests.support import mirrored_topics, random_log
 from tests.support.mirrored_topics import rows
 
@@ -144,6 +145,37 @@ def test_a_group_follows_the_source_until_it_is_used_at_the_target(here: Log, th
         assert notices == ["group readers has members at the target: its offsets are not copied"]
         consumer.commit({place: OffsetAndMetadata(16)})
     assert copied(18) == 18
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["after the commit", "before the commit"])
+def test_a_group_moves_back_after_a_mirror_that_ended_at_its_commit(
+    here: Log, there: Log, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """MIRRORGROUP-4: each offset was committed by the mirror, whether its state has the end of that commit or not."""
+    here.create_topic("events")
+    send(here, "events", range(20), partitions=1)
+    place = TopicPartition("events", 0)
+    commit = DirectoryTarget.commit_group
+
+    def ended(target: DirectoryTarget, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        if committed:
+            commit(target, group, offsets)
+        raise KeyboardInterrupt
+
+    def copied(offset: int) -> int:
+        here.reset_group_offsets("readers", to={place: offset})
+        run(here, there, groups=["readers"])
+        return there.group_offsets("readers")[place].offset
+
+    for first, interrupted in enumerate([[10], [15, 17], [12]]):
+        for offset in interrupted:
+            here.reset_group_offsets("readers", to={place: offset})
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(DirectoryTarget, "commit_group", ended)
+                run(here, there, groups=["readers"])
+        assert copied(5 - first) == 5 - first
+    there.reset_group_offsets("readers", to={place: 14})
+    assert copied(2) == 14, "used at the target"
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
