@@ -23,12 +23,12 @@ def opened(tmp_path: Path) -> embedlog.Log:
     return embedlog.open(tmp_path / "log", config={"housekeeping": False})
 
 
-def filled(log: embedlog.Log, rng: random.Random, count: int = 900, **config: Any) -> None:
-    """Batches of all sizes, codecs and header counts, over several segments."""
+def filled(log: embedlog.Log, rng: random.Random, count: int = 900, most: int = 300, **config: Any) -> None:
+    """Batches of all sizes up to `most` records, codecs and header counts, over several segments."""
     log.create_topic("t", config=SMALL | config)
     left = count
     while left > 0:
-        taken = min(left, rng.choice([1, 17, 60, 300]))
+        taken = min(left, most, rng.choice([1, 17, 60, 300]))
         with log.producer(compression_type=rng.choice(CODECS), batch_size=rng.choice([0, 500, 16_384])) as producer:
             for number in range(taken):
                 value = None if rng.random() < 0.05 else rng.randbytes(rng.randrange(120))

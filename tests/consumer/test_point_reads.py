@@ -61,7 +61,7 @@ def test_a_kept_batch_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_random_reads_of_kept_batches(tmp_path: Path, rng: random.Random) -> None:
     with opened(tmp_path) as log:
-        filled(log, rng)
+        filled(log, rng, most=30)  # at least thirty batches
         compare(log, rng, rounds=60)
         assert kept(log) > 5, "the point path was taken"
         compare(log, rng, rounds=60)
