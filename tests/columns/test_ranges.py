@@ -164,8 +164,8 @@ def test_damage_ends_a_divided_scan_at_the_same_record(tmp_path: Path, rng: rand
 
     Digests are at the entries of the index. A header that only the digest contradicts, such as an epoch, fails the read that ends
     at the digest, with all of its records. The reads before that one are complete; a range is one or more of them.
-    A log that is damaged after the last entry cannot be loaded. Neither can one with a damaged header of the batch with the
-    largest timestamp, which is the last one here: by the clock, it may be any of the batches of the last millisecond.
+    A log that is damaged after the last entry cannot be loaded. A load reads the header of the batch with the largest timestamp,
+    too, which is the last one here. By the clock, it would be any batch of the last millisecond.
     """
     with opened(tmp_path, **{"index.interval.bytes": 300}) as log:
         append(log, rng, 400, rising=True)

@@ -3,7 +3,7 @@
 DIGESTCHECK-1  a chain digest is known at the start of a DIGESTED segment, and at an index entry with a valid record
 DIGESTCHECK-2  it is compared at every record passed and at the published end; a read ends where it can be compared
 DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have begun earlier. A batch that the
-               read cuts off is bad, too, if it reaches over the place of the next record, or over the end of the segment
+               read cuts off is bad, too, if it reaches over the place of a record or the end of the segment
 """
 
 from __future__ import annotations
