@@ -80,7 +80,8 @@ class AppendProgress:
         self.start = 0  # byte in the run
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []
-        self.committed = 0  # offsets below it were committed by the appends themselves, in a set
+        self.committed = 0  # in a set: offsets below it were committed while the ISR was large enough for acks=all
+        self.seen_committed = 0  # in a set: offsets below it were committed, perhaps with an ISR that became too small
         self.waiting = False  # in a set, with acks=all: only what is below `committed` is acknowledged
         self.epoch = -1  # in a set: of the leader that appends the next piece
         self.epochs: list[int] = []  # in which each piece was appended

@@ -2,7 +2,8 @@
 
 SENDER-1  for one partition, only the thread that entered its queue appends: the producer's thread, or in C a caller that waits
     for a record (`inline_append.c`). Records are written in the order in which they were accepted
-SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written again: its attempt ends first
+SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written again: its attempt ends
+    first. One that must be committed, or synced, counts only after that
 SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it stopped, until delivery.timeout.ms or
     retries are used up. No later batch of the queue overtakes it
 SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it
@@ -333,7 +334,7 @@ class Sender:
             target.attempt = None
             target.queue.rest(0)
             self.appender.lost(target, attempt, error)
-            there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
+            there = 0 if isinstance(error, DurabilityError) or target.awaits_sync else attempt.whole
             if there:
                 self._settle(batches[:there], attempt.counts[:there], attempt.progress.appended())
             if batches[there:]:
@@ -409,18 +410,6 @@ class Sender:
         if batches[0].run is None:
             amounts |= {"packed_byte": run.size, "plain_byte": sum(batch.size for batch in batches)}
         self.figures.note(amounts, {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest})
-
-
-def _whole(attempt: Attempt) -> int:
-    """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
-    progress, whole = attempt.progress, 0
-    left = sum(max(0, (min(end, progress.committed) if progress.waiting else end) - base) for base, end in progress.pieces)
-    for count in attempt.counts:
-        left -= count
-        if left < 0:
-            break
-        whole += 1
-    return whole
 
 
 def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:

@@ -11,6 +11,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,18 @@ class Attempt:
         self.problem: BaseException | None = None  # of the last try that was more than too late
         self.rebuilt = False  # split, or stamped again: done at most once
 
+    @property
+    def whole(self) -> int:
+        """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
+        progress, whole = self.progress, 0
+        left = sum(max(0, (min(end, progress.committed) if progress.waiting else end) - base) for base, end in progress.pieces)
+        for count in self.counts:
+            left -= count
+            if left < 0:
+                break
+            whole += 1
+        return whole
+
 
 class QueueTarget:
     """The target of one partition queue, with an estimate of the compression ratio."""
@@ -67,6 +80,14 @@ class QueueTarget:
         self.followed = False  # direct appends change several directories
         self._checked_ns = 0
         self.ratio = 1.0
+
+    @property
+    def awaits_sync(self) -> bool:
+        """Whether records are acknowledged after a sync. Of a topic that is gone, by the settings that were known last."""
+        config = self.topic_target.config
+        with suppress(EmbedlogError):
+            config = config if self.partition is None else self.partition.config
+        return config.flush_messages != FLUSH_NEVER
 
     def check_due(self) -> bool:
         """Whether to compare the topic. In a set that is slow: between direct appends it is done at intervals."""

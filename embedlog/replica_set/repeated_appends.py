@@ -31,12 +31,12 @@ def survived(progress: AppendProgress, leader: Leader, *, found_by_sequence: boo
     by its sequence, so it may be appended again. Raises NotEnoughReplicasAfterAppendError for another one.
     """
     found = list(_contained(progress, leader, found_by_sequence=found_by_sequence))
-    committed = min(progress.committed, found[-1].end if found else 0, leader.partition.published().high_watermark)
+    there = min(found[-1].end if found else 0, leader.partition.published().high_watermark)
     progress.start, progress.pieces, progress.times_ms, progress.epochs = 0, [], [], []
     for each in found:
         progress.epoch = each.epoch
         progress.take(each.base, each.end, each.size, each.time_ms)
-    progress.committed = committed
+    progress.committed, progress.seen_committed = min(progress.committed, there), min(progress.seen_committed, there)
 
 
 class _AppendedBatch(NamedTuple):
@@ -55,7 +55,7 @@ def _contained(progress: AppendProgress, leader: Leader, *, found_by_sequence: b
             row = next(rows)
             end = base + int(row["last_offset_delta"]) + 1
             there = committed_in(leader, epoch, end - 1)
-            if there is None and end <= progress.committed:
+            if there is None and end <= max(progress.committed, progress.seen_committed):
                 there = True
             if there is None and not found_by_sequence:
                 text = "the leader changed during an append, and its offsets are deleted: it may have been committed"

@@ -1,7 +1,8 @@
 """This module is the partition that callers of a set use: every call goes to the leader, and failovers are hidden.
 
 REPLICATEDPARTITION-1  an append is made once: before it continues at another leader, the epochs of that leader show which of its
-    batches are there (PARTITIONREPLICAS-1)
+    batches are there (PARTITIONREPLICAS-1). Each attempt with acks=all asks for the size of the ISR, until it was large enough
+    after the commit
 REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
     (REPLICA-22)
 REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and in the leader last. A call
@@ -175,8 +176,9 @@ class ReplicatedPartition(LedPartition):
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1
                     self._replicas.commit(leader, end, until)
-                    progress.committed = end
+                    progress.seen_committed = end  # also if the ISR is too small now: readers may have the record
                     self._replicas.check_needed(leader, end, until)
+                    progress.committed = end
                 if not all_in_sync:
                     self._replicas.note_appended()
                 elif durable and flush:

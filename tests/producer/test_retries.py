@@ -207,6 +207,22 @@ def test_records_that_are_in_do_not_fail_with_those_that_are_not(log: embedlog.L
         assert producer.send("small", b"after").result(10).offset == len(there)
 
 
+def test_records_of_a_durable_topic_fail_if_no_sync_was_made(log: embedlog.Log) -> None:
+    """The run is cut in two: the error of its second part comes before the sync of the first one."""
+    log.create_topic("durable", config={"segment.bytes": 2000, "flush.messages": 1})
+    patience = {"linger_ms": LONG_MS, "delivery_timeout_ms": 3 * LONG_MS}
+    with log.producer(retries=1, retry_backoff_ms=1, batch_size=700, **patience) as producer:
+        producer.send("durable", b"first").result(10)
+        partition = log._engine.partition("durable", 0)
+        synced = partition.durable_offset
+        system.fault_arm(["open"], 1, "fail", errno.ENOSPC, sticky=True)
+        futures = [producer.send("durable", b"%0600d" % number) for number in range(6)]
+        assert all(isinstance(future.exception(10), StorageError) for future in futures)
+        system.fault_off()
+        assert (len(values(log, "durable")) > 1, partition.durable_offset) == (True, synced)
+        assert producer.send("durable", b"after").result(10).offset + 1 == partition.durable_offset
+
+
 def test_a_batch_that_grows_old_fails_with_what_it_failed_of(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with log.producer(delivery_timeout_ms=60, request_timeout_ms=10, linger_ms=0, retry_backoff_ms=10) as producer:
         failing(monkeypatch, log, [LockTimeoutError("process 7 holds it")] * 1000)
