@@ -158,7 +158,7 @@ class ReplicatedPartition(LedPartition):
             leader = self._led(until, show=not all_in_sync)
             try:
                 if progress.pieces and progress.epochs[-1] != leader.epoch:
-                    survived(progress, leader, found_by_sequence=stamp is not None)
+                    survived(progress, leader, stamp)
                 progress.epoch = epoch = leader.epoch
                 durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:

@@ -66,15 +66,46 @@ def appended_by_the_leader_alone(process: Process, run: EncodedRun, stamp: Stamp
 
 
 def test_a_lost_record_below_the_log_start_of_the_next_leader_is_appended_again(tmp_path: Path) -> None:
-    """The next leader has other records there, and has deleted them: its epochs begin above, and show nothing."""
+    """The next leader has other records there, and has deleted them: its epochs begin above, and show nothing.
+
+    It knows the producer, so the sequence shows that the record was never there.
+    """
     with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
-        process.partition.append(run_of(b"first"))
         stamp = Stamp(7, 0)
-        run = stamped(stamp, 0, b"second")
+        process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
+        run = stamped(stamp, 1, b"second")
         progress = appended_by_the_leader_alone(process, run, stamp)
         deleted_by_another_process(process)
         assert process.partition.append(run, stamp=stamp, progress=progress).base_offset == 5
         assert b"second" in values(process)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_appended_again(tmp_path: Path, epoch: int) -> None:
+    """A leader that began again above the record takes any sequence as new: the record was read twice, with idempotence."""
+    with a_set(tmp_path, min_insync_replicas="1") as (decisions, [process]):
+        first, stamp = Stamp(7, 0), Stamp(7, epoch)
+        process.partition.append(stamped(first, 0, b"first"), stamp=first)
+        process.disks[3].broken = True
+        run = stamped(stamp, 1 - epoch, b"second")
+        progress = AppendProgress(run)
+        process.partition.append(run, stamp=stamp, progress=progress)
+        progress.committed = progress.seen_committed = 0  # the process is slow before it sees the commit
+        process.disks[1].broken = True
+        for _ in range(3):
+            process.partition.append(run_of(b"other"))
+        assert b"second" in values(process)
+        assert process.partition.delete_records(4) == 4
+        process.disks[3].broken = False
+        process.forgive()
+        process.disks[1].broken = True
+        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        process.disks[2].broken = True
+        process.partition.append(run_of(b"later"))
+        assert (decisions.partition.leader, process.published(3).log_start) == (3, 4)
+        with pytest.raises(NotEnoughReplicasAfterAppendError, match="may have been committed"):
+            process.partition.append(run, stamp=stamp, progress=progress)
+        assert b"second" not in values(process)
 
 
 @pytest.mark.parametrize("committed", [False, True])
