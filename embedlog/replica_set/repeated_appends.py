@@ -1,8 +1,8 @@
 """This module finds what of an append is in the log of the next leader, before the append goes on there.
 
 REPEATEDAPPENDS-1  the epochs of the next leader show whether a batch is in its log: there its epoch ends above the batch
-    (PARTITIONREPLICAS-1). If the log begins above the batch now, that may not be known: the batch may have been committed, read
-    and deleted
+    (PARTITIONREPLICAS-1). If the log begins above the batch now, or a compaction has changed it, that may not be known: the batch
+    may have been committed, read and removed
 REPEATEDAPPENDS-2  such a batch is appended again only if this leader knows its producer in that epoch: then the sequence shows
     whether the batch was there. A log that began again knows no earlier producer (REPLICA-21), and takes each sequence as new.
     Without a sequence, or with such a producer, the append fails
@@ -24,7 +24,7 @@ from embedlog.replica_set.leaders import Leader
 def committed_in(leader: Leader, epoch: int, offset: int) -> bool | None:
     """Whether a record that was appended in `epoch` at `offset` is, or was, in this leader's log (PARTITIONREPLICAS-1).
 
-    None if that is not known: the log begins above it now (EPOCHCHECK-4).
+    None if that is not known: the records there were deleted, or removed by a compaction (REPLICAEPOCHS-3).
     """
     return leader.partition.replica.epochs.contains(epoch, offset)
 
@@ -64,7 +64,7 @@ def _contained(progress: AppendProgress, leader: Leader, stamp: Stamp | None) ->
             if there is None and end <= max(progress.committed, progress.seen_committed):
                 there = True
             if there is None and not _is_found_by_sequence(leader, stamp):
-                text = "the leader changed during an append, and its offsets are deleted: it may have been committed"
+                text = "the leader changed during an append, and its offsets have no records now: it may have been committed"
                 raise NotEnoughReplicasAfterAppendError(text, path=leader.partition.path, offset=end - 1)
             if not there:
                 return

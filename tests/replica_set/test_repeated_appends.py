@@ -15,6 +15,7 @@ from embedlog.partition.replication.followers import Followers
 from embedlog.replica_set import replicated_partition
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from tests.replica_set.test_deleted_records import COMPACT, MEMORY, keyed, partition, put, records, values
 from tests.support.replica_moves import opened, partition_of
 from tests.support.replica_partitions import a_set
 from tests.support.stamped_batches import run_of
@@ -124,3 +125,34 @@ def test_a_record_is_not_acknowledged_if_its_sync_was_not_possible(tmp_path: Pat
                 patched.setattr(replicated_partition, "sync_if_due", impossible)
                 assert isinstance(producer.send("t", b"b").exception(30), EmbedlogError)
             assert producer.send("t", b"c").result(30).offset == 2
+
+
+# ---- compaction ----------------------------------------------------------------------------------
+
+
+def test_a_record_that_a_compaction_removed_is_not_appended_again(tmp_path: Path) -> None:
+    """A replica that copied after the pass has no batch of its epoch. It replaced a newer value, which had been acknowledged."""
+    with a_set(tmp_path, min_insync_replicas="1") as (decisions, [process]):
+        for disk in process.disks.values():
+            disk.log.alter_topic("t", COMPACT)
+        process.disks[3].broken = True
+        put(process, b"b", b"older")
+        progress = AppendProgress(keyed(b"a", b"mine"))
+        process.partition.append(progress.run, progress=progress)
+        progress.committed = progress.seen_committed = 0  # the process is slow before it sees the commit
+        process.disks[1].broken = True
+        put(process, b"a", b"newer")
+        for number in range(30):
+            put(process, b"b", b"%0400d" % number)
+        partition(process, 2).compact(-1, MEMORY, system.wall_ms() + 1000)
+        assert [value for key, value in records(partition(process, 2)) if key == b"a"] == [b"newer"]
+        process.disks[3].broken = False
+        process.forgive()
+        process.disks[1].broken = True
+        assert process.replicas.join(process.replicas.leader(far()), 3, far())
+        process.disks[2].broken = True
+        put(process, b"c", b"later")
+        assert (decisions.partition.leader, decisions.partition.isr) == (3, (3,))
+        with pytest.raises(NotEnoughReplicasAfterAppendError, match="may have been committed"):
+            process.partition.append(progress.run, progress=progress)
+        assert values(partition(process, 3)) == {b"a": b"newer", b"b": b"%0400d" % 29, b"c": b"later"}

@@ -55,23 +55,15 @@ class EpochCheck:
 
     def end(self, epoch: int) -> tuple[int, int]:
         """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
-        cache, log_end = self._of_log()
+        cache, log_end = self.of_log()
         return cache.end_offset(epoch, log_end)
 
     def known_end(self, epoch: int) -> tuple[int, int]:
         """As `end`; (-1, -1) also for an epoch below all that are known (EPOCHCHECK-4)."""
-        cache, log_end = self._of_log()
+        cache, log_end = self.of_log()
         return cache.end_offset(epoch, log_end) if cache.entries and cache.entries[0][0] <= epoch else (-1, -1)
 
-    def contains(self, epoch: int, offset: int) -> bool | None:
-        """Whether the record of an epoch at an offset is, or was, in the log. None if that is not known (EPOCHCHECK-4)."""
-        cache, log_end = self._of_log()
-        if cache.entries and epoch < cache.entries[0][0]:
-            return None if offset < cache.entries[0][1] else False
-        known, end = cache.end_offset(epoch, log_end)
-        return known == epoch and offset < end
-
-    def _of_log(self) -> tuple[checkpoints.EpochCache, int]:
+    def of_log(self) -> tuple[checkpoints.EpochCache, int]:
         """The epochs of the log, and its end."""
         now = self._state.published()
         cache = self.known(now.epoch)

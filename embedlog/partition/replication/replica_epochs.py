@@ -5,6 +5,10 @@ REPLICAEPOCHS-1  a checkpoint is believed if it covers the log and was compared 
 REPLICAEPOCHS-2  the epoch of the last batch comes from such a checkpoint, else from the batch itself. It is read after the page.
     So it has the epoch of each batch below the published end (REPLICALOG-2), unless the log was cut meanwhile. Damage of an epoch
     without a batch is not noticed by a comparison: no batch has a later epoch than the page
+REPLICAEPOCHS-3  the epochs of a log that was copied after a compaction begin where they have a batch, and the first one at the
+    log start. So a batch at or above an offset decides whether the log has, or had, the record of an epoch there. One of that
+    epoch shows that it was there; one of a later epoch at that offset, or below it, shows that it was not. Otherwise it is not
+    known
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import contextlib
 
 from embedlog._native.replication import ROLE_LEADER, Replica
 from embedlog._native.system import Published
+from embedlog.errors import OffsetOutOfRangeError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.reader import Reader
 from embedlog.partition.recovery import log_epochs
@@ -57,9 +62,32 @@ class ReplicaEpochs:
         return self._reader.epochs.known_end(epoch)
 
     def contains(self, epoch: int, offset: int) -> bool | None:
-        """Whether the record that a leader appended in an epoch at an offset is, or was, in this log (EPOCHCHECK-4)."""
+        """Whether the record that a leader appended in an epoch at an offset is, or was, in this log (REPLICAEPOCHS-3).
+
+        None if that is not known: the batches there were deleted or removed by a compaction.
+        """
         self._compare_first()
-        return self._reader.epochs.contains(epoch, offset)
+        while True:
+            cache, log_end = self._reader.epochs.of_log()
+            if offset >= log_end or epoch >= cache.latest_epoch > -1:
+                return offset < log_end and epoch == cache.latest_epoch
+            with contextlib.suppress(OffsetOutOfRangeError):  # the log start or the log end has changed meanwhile
+                return self._decided(epoch, offset, self._batch_from(offset), cache)
+
+    def _batch_from(self, offset: int) -> tuple[int, int] | None:
+        """The base offset and the epoch of the batch at an offset, or of the first one above it."""
+        at = max(offset, self._state.published().log_start)
+        found = self._reader.fetch(at, max_bytes=0, committed=False, upto=None, pool=None, whole=True).batches
+        return (int(found["base_offset"][0]), int(found["leader_epoch"][0])) if len(found) else None
+
+    def _decided(self, epoch: int, offset: int, batch: tuple[int, int] | None, cache: EpochCache) -> bool | None:
+        """What a batch at or above an offset, or none, shows about the record of an epoch there."""
+        if batch is None:
+            return None
+        if batch[1] <= epoch:
+            return batch[1] == epoch
+        later = any(entry[0] > epoch and entry[1] <= offset for entry in cache.entries[1:])
+        return False if batch[0] <= offset or later else None
 
     def _compare_first(self) -> None:
         if not self._state.context.read_only:

@@ -1,15 +1,17 @@
-"""The epoch of the last batch, from a checkpoint that was compared: always that of the batch itself."""
+"""The epoch of the last batch, from a checkpoint that was compared, and whether a log has the record of an epoch."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Collection, Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER
+from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, Leading, Replica
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.partition import epoch_file
 from embedlog.partition.partition import Partition
@@ -150,3 +152,81 @@ def test_a_log_that_is_cut_at_each_look_is_an_error_of_its_directory(
         with pytest.raises(StorageError, match="was cut") as caught:
             partition.replica.last_shown()
         assert caught.value.path == str(partition.path)
+
+
+# ---- the record of an epoch at an offset -------------------------------------------------------------------------------
+
+EPOCHS = (0, 0, 1, 1, 2, 2)  # of the batch at each offset: each has one record
+FIRST = (0, 2, 4)  # offset of each epoch
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Partition]:
+    with replica_logs.replica(tmp_path / "source") as found:
+        for epoch in range(3):
+            replica_logs.lead(found, epoch)
+            found.append(run_of(b"first"))
+            found.append(run_of(b"second"))
+        yield found
+
+
+def copied(source: Partition, target: Partition, offsets: Iterable[int]) -> None:
+    """A copy of a log in which a compaction has left only these batches."""
+    with target.replica.exclusive() as held:
+        held.publish(held.now._replace(epoch=3), Replica(role=ROLE_FOLLOWER, leader=0))
+    for offset in offsets:
+        fetched = source.replica.read(offset, 0, offset + 1)
+        with target.replica.exclusive() as held:
+            at = held.now.log_end
+            assert held.take(fetched.data, fetched.batches, Leading(6, 3, gaps_allowed=True), at)
+    assert target.published().log_end == 6
+
+
+def check_answers(found: Partition, kept: Collection[int], log_start: int = 0) -> None:
+    """For each place at which a leader of an epoch can have appended a record, which this log has or not."""
+    for epoch, first in enumerate(FIRST):
+        for offset in range(first, 8):
+            there = offset < 6 and EPOCHS[offset] == epoch
+            answer = found.replica.epochs.contains(epoch, offset)
+            assert answer in (there, None), (epoch, offset)
+            shown = offset in kept or any(EPOCHS[each] == epoch and each > offset for each in kept) or offset >= 6
+            if shown and (offset >= log_start or offset in kept):
+                assert answer is there, (epoch, offset)
+
+
+@pytest.mark.parametrize("kept", [kept for size in range(6) for kept in combinations(range(5), size)], ids=str)
+def test_what_a_compaction_removed_is_neither_there_nor_lost(tmp_path: Path, source: Partition, kept: tuple[int, ...]) -> None:
+    """An epoch without a batch counted as never there: such a record was appended again. A later one was acknowledged if lost."""
+    with replica_logs.replica(tmp_path / "copy") as copy:
+        copied(source, copy, (*kept, 5))
+        check_answers(copy, (*kept, 5))
+
+
+@pytest.mark.parametrize("log_start", range(7))
+def test_what_was_deleted_may_have_been_there(source: Partition, log_start: int) -> None:
+    assert source.replica.commit([], 2) == 6
+    assert source.delete_records(log_start) == log_start
+    check_answers(source, range(log_start, 6), log_start)
+
+
+def test_a_log_that_began_again_without_a_batch_knows_nothing(source: Partition) -> None:
+    with source.replica.exclusive() as held:
+        held.restart(6)
+    assert [source.replica.epochs.contains(1, offset) for offset in (2, 3, 6)] == [None, None, False]
+
+
+def test_a_record_is_looked_for_again_if_the_log_start_moves_meanwhile(
+    source: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert source.replica.commit([], 2) == 6
+    reader, moved = source._reader, list[int]()
+    fetch = reader.fetch
+
+    def moving(offset: int, **options: Any) -> Any:
+        if not moved:
+            moved.append(source.delete_records(4))
+        return fetch(offset, **options)
+
+    monkeypatch.setattr(reader, "fetch", moving)
+    assert source.replica.epochs.contains(0, 1) is None
+    assert moved == [4]
