@@ -2,6 +2,7 @@
 
 PARALLELSYNC-1  the slowest directory determines the time (REPLICA-14); an error belongs to one directory (PARALLELSYNCS-1 to -3)
 PARALLELSYNC-2  a member that fails between the commit and the sync leaves the ISR before the others are enough
+PARALLELSYNC-3  the durable offset of an ISR comes from one reading of the leader's page, and one look at each member
 """
 
 from __future__ import annotations
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
     from embedlog.replica_set.partition_replicas import PartitionReplicas
 
 NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
+
+
+def durable_offset(replicas: PartitionReplicas, leader: Leader) -> int:
+    """The smallest durable offset of the maximal ISR; 0 if a member is not reached or known. Raises LeaderChanged."""
+    if replicas.read_only:
+        return min(each.durable_offset for _, each in replicas.in_sync(leader))
+    nodes, unknown = replicas.maximal_isr(leader)
+    members = [replicas.reached(node) for node in nodes]  # once: a member that returns now may have synced nothing
+    return 0 if unknown else min(0 if each is None else each.durable_offset for each in members)
 
 
 def sync_all(replicas: Sequence[tuple[int, Partition]], end: int, deadline_ns: int) -> dict[int, EmbedlogError]:

@@ -63,7 +63,7 @@ class PartitionReplicas(Leaders):
         writes there is no page.
         """
         found = [(leader.node, leader.partition)]
-        for node in self.decided(self._decisions.hint()).isr if self.read_only else self._maximal_isr(leader):
+        for node in self.decided(self._decisions.hint()).isr if self.read_only else self.maximal_isr(leader)[0]:
             if node == leader.node:
                 continue
             if (follower := self.reached(node)) is not None:
@@ -72,16 +72,14 @@ class PartitionReplicas(Leaders):
                 self.leave(leader, node, leave_until_ns)
         return found
 
-    def reaches_isr(self, leader: Leader) -> bool:
-        """Whether this process reaches every member of the maximal ISR. Raises LeaderChanged."""
-        return self.read_only or all(self.reached(node) is not None for node in self._maximal_isr(leader))
-
-    def _maximal_isr(self, leader: Leader) -> list[int]:
+    def maximal_isr(self, leader: Leader) -> tuple[list[int], int]:
+        """The nodes, and the number of members that this process does not know yet (SETMEMBERS-8). Raises LeaderChanged."""
         try:
             _, replica = leader.page()
         except NotLeader as changed:
             raise LeaderChanged from changed
-        return [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
+        found = [node for node, slot in self._directories.slots().items() if replica.maximal_isr >> slot & 1]
+        return found, replica.maximal_isr.bit_count() - len(found)
 
     def in_rack(self, rack: str) -> tuple[int, tuple[int, ...]]:
         """The leader epoch of the newest decision, and the followers of its ISR in a rack: none if the leader is there."""

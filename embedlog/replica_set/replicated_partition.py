@@ -25,7 +25,7 @@ from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.open_directories import is_of_storage
-from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, sync_if_due
+from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, durable_offset, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.repeated_appends import committed_in, survived
 
@@ -59,9 +59,7 @@ class ReplicatedPartition(LedPartition):
 
         0 while this process does not reach a member: it may have synced nothing.
         """
-        return self._with_isr(
-            lambda leader, isr: min(each.durable_offset for _, each in isr) if self._replicas.reaches_isr(leader) else 0
-        )
+        return self._with_leader(lambda leader: durable_offset(self._replicas, leader), self.deadline())
 
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage in all directories of the ISR. Raises DurabilityError."""

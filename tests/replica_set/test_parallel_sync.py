@@ -13,6 +13,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import DurabilityError, EmbedlogError, StorageError
+from embedlog.replica_set.open_directories import OpenDirectory
 from embedlog.replica_set.parallel_sync import sync_all, sync_if_due
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
@@ -150,3 +151,43 @@ def test_a_leader_with_a_failed_sync_hands_over(tmp_path: Path) -> None:
         assert leader not in decisions.partition.isr
         assert decisions.partition.leader != leader
         assert durable(process, decisions.partition.isr) == [3, 3]
+
+
+# ---- the durable offset of the ISR -----------------------------------------------------------------------------------
+
+
+def one_has_not_synced(process: Process) -> None:
+    """Records 0 and 1; the second directory has synced the first one only."""
+    process.partition.append(run_of(b"first"), flush=False)
+    process.partition.sync()
+    process.partition.append(run_of(b"second"), flush=False)
+    for node in (1, 3):
+        process.disks[node].log._engine.partition("t", 0).sync()
+    assert (durable(process), process.partition.durable_offset) == ([2, 1, 2], 1)
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_member_that_returns_between_two_looks_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """It was not listed, and reached then: a transaction was decided before its data was synced there."""
+    with a_set(tmp_path) as (_, [process]):
+        one_has_not_synced(process)
+        usable, seen = process.replicas.usable, list[int]()
+
+        def returning(node: int) -> OpenDirectory | None:
+            seen.extend([node] if node == 2 else [])
+            return None if node == 2 and len(seen) <= looks else usable(node)
+
+        monkeypatch.setattr(process.replicas, "usable", returning)
+        assert process.partition.durable_offset == (0 if looks else 1)
+        assert len(seen) == 1
+
+
+def test_a_member_that_another_process_added_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process does not know its node yet."""
+    with a_set(tmp_path) as (_, [process]):
+        one_has_not_synced(process)
+        slots = {node: slot for node, slot in process.directories.slots().items() if node != 2}
+        monkeypatch.setattr(process.directories, "slots", lambda: slots)
+        assert process.partition.durable_offset == 0
