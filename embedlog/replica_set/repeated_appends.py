@@ -1,8 +1,8 @@
 """This module finds what of an append is in the log of the next leader, before the append goes on there.
 
 REPEATEDAPPENDS-1  the epochs of the next leader show whether a batch is in its log: there its epoch ends above the batch
-    (PARTITIONREPLICAS-1). If the log begins above the batch now, or a compaction has changed it, that may not be known: the batch
-    may have been committed, read and removed
+    (PARTITIONREPLICAS-1). That may not be known if the log begins above the batch now, or if a compaction has changed it. The
+    batch may have been committed, read and removed
 REPEATEDAPPENDS-2  such a batch is appended again only if this leader knows its producer in that epoch: then the sequence shows
     whether the batch was there. A log that began again knows no earlier producer (REPLICA-21), and takes each sequence as new.
     Without a sequence, or with such a producer, the append fails

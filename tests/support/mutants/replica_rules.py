@@ -91,7 +91,7 @@ def _first_alone(original: Any, replicas: Any, end: int, deadline_ns: int) -> An
 
 
 @replaces("everything_survived", "embedlog.replica_set.replicated_partition:survived")
-def _taken_for_present(original: Any, progress: Any, leader: Any, *, found_by_sequence: bool) -> None:
+def _taken_for_present(original: Any, progress: Any, leader: Any, stamp: Any) -> None:
     return None
 
 
