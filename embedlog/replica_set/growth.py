@@ -6,7 +6,8 @@ GROWTH-2  an addition that was interrupted is repeated with the same path. It ke
     unless another directory got the number meanwhile
 GROWTH-3  a directory is retired after its replicas were moved off it, so that no partition names it. The decision comes first.
     Then the remaining directories record their members. The retired one loses the file of its members, if it is reached: it is
-    a log of its own then
+    a log of its own then. It loses its directory id, and the next opening draws another one: no earlier file names it as a
+    member then (SETMEMBER-6)
 GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a majority. It begins another
     generation of the set, so that the retired directory is refused for ever, with everything that it holds
 GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be placed
@@ -30,7 +31,7 @@ from embedlog.replica_set.membership import Member, Membership
 from embedlog.replica_set.moves import move_off
 from embedlog.replication.events import Event, ForceRetire, Refusal, Retire
 from embedlog.storage import file_names, files, location
-from embedlog.storage.identity import MetaProperties, id_bytes, new_id, write_meta
+from embedlog.storage.identity import MetaProperties, id_bytes, new_id, read_meta, write_meta
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
@@ -142,6 +143,9 @@ class SetGrowth:
             with set_up.open_locks([path], deadline_ns, self._config.file_mode):
                 files.unlink(path / file_names.REPLICAS, missing_ok=True)
                 files.sync_directory(path)
+                meta = read_meta(path)
+                if meta is not None:
+                    write_meta(path, meta._replace(directory_id=None), self._config.file_mode)
         except EmbedlogError as problem:
             logger.warning("the retired directory %s still names its set: %s", path, problem)
 

@@ -6,6 +6,11 @@ SETMEMBER-2  a set-up first writes the planned members into every directory, the
 SETMEMBER-3  a directory belongs to a set by cluster id, node and directory id; its path may change
 SETMEMBER-4  an empty directory in the place of a registered one is not prepared again: its disk may be absent
 SETMEMBER-5  a new registration id is on disk before anything is written in its name; the registered one remains beside it
+SETMEMBER-6  two directories of one cluster and one generation are of one set if the members of one of them name the other. Of two
+    members, the one that was added later names the other one, also after a crash between the steps of a growth. A directory
+    that was away names members that have left since, so the relation is followed over several directories
+SETMEMBER-7  a directory of an earlier generation is of the set only if one of the last generation names it. Its own members do
+    not count: it may have been retired by force
 """
 
 from __future__ import annotations
@@ -232,7 +237,7 @@ def check_set(paths: Iterable[str | os.PathLike[str]], *, alone: bool = False) -
     _check_clusters(found)
     _check_clones(found)
     known = [each.membership for each in found if each.membership is not None]
-    newest = max(known, key=lambda each: (each.registered_id is not None, each.generation), default=None)
+    newest = max(known, key=_age, default=None)
     checked = CheckedSet(found, newest)
     if newest is not None:
         _check_members_of(checked, newest)
@@ -323,22 +328,53 @@ def _claimed(found: Found, kind: str) -> object:
     return next(iter(claims), None)
 
 
+def check_one_set(found: Iterable[Found]) -> None:
+    """Raises ReplicaSetError unless all directories that have members are of one set (SETMEMBER-6, SETMEMBER-7)."""
+    known = {each.path: each.membership for each in found if each.membership is not None}
+    if not known:
+        return
+    first, newest = max(known.items(), key=lambda each: _age(each[1]))
+    left = {path: own for path, own in known.items() if own.cluster_generation == newest.cluster_generation}
+    linked: list[Membership] = []
+    reached = [first]
+    while reached:
+        linked += [left.pop(path) for path in reached]
+        reached = [path for path, own in left.items() if any(_names(own, one) or _names(one, own) for one in linked)]
+    for path, own in known.items():
+        if own.cluster_generation == newest.cluster_generation:
+            if path in left:
+                raise ReplicaSetError(
+                    "the directories belong to two sets: neither one names the other as a member",
+                    path=path, expected=_nodes(newest), found=_nodes(own), paths=[os.fspath(first), os.fspath(path)],
+                )  # fmt: skip
+        elif not any(_names(one, own) for one in linked):
+            raise ReplicaSetError(
+                "the directory belongs to another generation of the set",
+                path=path, expected=newest.cluster_generation, found=own.cluster_generation, paths=[os.fspath(path)],
+            )  # fmt: skip
+
+
+def _age(membership: Membership) -> tuple[bool, int, int]:
+    """The order of the members of several directories: the highest are the newest ones."""
+    return membership.registered_id is not None, membership.cluster_generation, membership.generation
+
+
+def _names(one: Membership, other: Membership) -> bool:
+    """Whether the members of a directory have another directory."""
+    return any((each.node, each.directory_id) == (other.node, other.own.directory_id) for each in one.members)
+
+
+def _nodes(membership: Membership) -> str:
+    return "nodes " + ", ".join(str(member.node) for member in membership.members)
+
+
 def _check_members_of(checked: CheckedSet, newest: Membership) -> None:
+    """Raises ReplicaSetError for another directory in the place of a member, and for directories of other sets."""
     members = {member.node: member for member in newest.members}
     for each in checked.found:
         own = each.membership
-        if own is None:
-            continue
-        if own.cluster_generation != newest.cluster_generation:
-            raise ReplicaSetError(
-                "the directory belongs to another generation of the set",
-                path=each.path,
-                expected=newest.cluster_generation,
-                found=own.cluster_generation,
-                paths=[os.fspath(each.path)],
-            )
-        member = members.get(own.node)
-        if member is not None and member.directory_id != own.own.directory_id:
+        member = members.get(own.node) if own is not None else None
+        if own is not None and member is not None and member.directory_id != own.own.directory_id:
             raise ReplicaSetError(
                 f"another directory is node {own.node} of the set",
                 path=each.path,
@@ -346,3 +382,4 @@ def _check_members_of(checked: CheckedSet, newest: Membership) -> None:
                 found=own.own.directory_id,
                 paths=[os.fspath(each.path), member.path],
             )
+    check_one_set(checked.found)

@@ -179,11 +179,41 @@ def test_quorum_1_a_foreign_set_is_refused(tmp_path: Path) -> None:
     ours, theirs = prepared(tmp_path / "a"), prepared(tmp_path / "b")
     with pytest.raises(ReplicaSetError, match="different clusters"):
         check_set([*ours[:2], theirs[2]])
-    found = membership.read(ours[2])
-    assert found is not None
-    membership.write(ours[2], found._replace(cluster_generation=1))
-    with pytest.raises(ReplicaSetError, match="another generation"):
+    without_the_last(ours)
+    with pytest.raises(ReplicaSetError, match="another generation") as refused:
         check_set(ours)
+    assert refused.value.paths == [str(ours[2])]
+
+
+def without_the_last(paths: list[Path], *, generation: int = 1) -> None:
+    """As after a retirement of the last directory by force."""
+    for path in paths[:-1]:
+        found = membership.read(path)
+        assert found is not None
+        membership.write(path, found._replace(members=found.members[:-1], cluster_generation=generation))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_setmember_7_one_directory_of_the_last_generation_names_each_member(tmp_path: Path, order: tuple[int, ...]) -> None:
+    paths = prepared(tmp_path)
+    registered(paths)
+    found = membership.read(paths[1])
+    assert found is not None
+    membership.write(paths[1], found._replace(cluster_generation=1))
+    checked = check_set([paths[at] for at in order])
+    assert checked.membership is not None
+    assert checked.membership.cluster_generation == 1
+
+
+def test_setmember_6_directories_of_which_neither_names_the_other_are_two_sets(tmp_path: Path) -> None:
+    paths = prepared(tmp_path)
+    without_the_last(paths, generation=0)
+    check_set(paths)  # the last one names the others
+    found = membership.read(paths[2])
+    assert found is not None
+    membership.write(paths[2], found._replace(members=found.members[2:]))
+    with pytest.raises(ReplicaSetError, match="two sets"):
+        check_set(paths)
 
 
 def test_a_directory_that_is_missing_or_fails_is_away(tmp_path: Path) -> None:
