@@ -354,6 +354,27 @@ def check_one_set(found: Iterable[Found]) -> None:
             )  # fmt: skip
 
 
+def is_beside(found: Membership, others: Iterable[tuple[Membership, Path]]) -> bool:
+    """Whether a directory has recorded one of these other members at the path where it is, or at one to the same directory.
+
+    False for a directory of the set from which all the others were copied.
+    """
+    recorded = {(each.node, each.directory_id): each.path for each in found.members if each.node != found.node}
+    pairs = [(recorded.get((other.node, other.own.directory_id)), path) for other, path in others]
+    known = [(Path(text), path) for text, path in pairs if text is not None]
+    return any(one == path for one, path in known) or any(_is_same(one, path) for one, path in known)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to the same directory."""
+    try:
+        facts = [files.lstat(files.real_path(path)) for path in (one, other)]
+    except EmbedlogError:
+        return False
+    places = [(each.device, each.inode) for each in facts if each is not None]
+    return len(places) == 2 and places[0] == places[1]
+
+
 def _age(membership: Membership) -> tuple[bool, int, int]:
     """The order of the members of several directories: the highest are the newest ones."""
     return membership.registered_id is not None, membership.cluster_generation, membership.generation

@@ -13,7 +13,8 @@ REGISTRATION-6  only the first process in a directory raises its broker epoch. B
     the outcome is not known; after the file of members has it, that it is. A process that is killed between them leaves the
     first value
 REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
-    turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it
+    turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it, also if some of its
+    directories are still registered at the places of the first set
 REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A directory that was not closed in order, and has
     another one, is foreign: a copy that was made while processes used the original. A registration records the birth time that
     the opening found, so a copy that takes the place meanwhile keeps that of the original
@@ -154,9 +155,9 @@ def _without_copies(step: MakeEvent, entered: Sequence[Entered]) -> MakeEvent:
     """The first step of a registration. Raises ReplicaSetError for a copy of a directory that is in use (REGISTRATION-7)."""
 
     def make_event(state: State, offset: int) -> Event:
-        present = [each.membership.node for each in entered if _is_in_place(each, state)]
+        present = [each for each in entered if _is_in_place(each, state)]
         for each in entered if present else ():
-            if each.membership.node not in present and _is_copy(each, state):
+            if each not in present and _is_copy(each, state, present):
                 text = f"a process uses another copy of the directory as node {each.membership.node} of the set"
                 raise ReplicaSetError(text, paths=[str(each.path), state.nodes[each.membership.node].path])
         return step(state, offset)
@@ -169,18 +170,19 @@ def _is_in_place(each: Entered, state: State) -> bool:
     return registered is not None and registered.path == str(each.path)
 
 
-def _is_copy(each: Entered, state: State) -> bool:
-    """Whether another directory is in use as the registered one."""
+def _is_copy(each: Entered, state: State, present: Sequence[Entered]) -> bool:
+    """Whether another directory is in use as the registered one, in the set of those that are in place."""
     registered = state.nodes.get(each.membership.node)
     if registered is None:
         return False
     path = Path(registered.path)
     try:
         found = members.read(path)
+        beside = found is not None and members.is_beside(found, [(other.membership, other.path) for other in present])
         same = found is not None and found.registration_id == registered.incarnation
         one, other = files.facts_of(path / file_names.REPLICAS), files.facts_of(each.path / file_names.REPLICAS)
         alias = one is not None and other is not None and (one.device, one.inode) == (other.device, other.inode)
-        return same and not alias and is_used(path)
+        return same and beside and not alias and is_used(path)
     except EmbedlogError:  # it cannot be used
         return False
 

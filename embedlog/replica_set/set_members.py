@@ -9,8 +9,8 @@ SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registra
 SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
     this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
-SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. This needs all
-    opened directories at their recorded paths: a copy of the whole set must not use directories of the first one
+SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path, at the opening and
+    later, if it belongs to the open directories (MEMBERPLACE-2): a copy of the set must not use directories of the first one
 SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted. Its file of members need
     not have its registration
 SETMEMBERS-8  a directory that another process added is opened before its first use. A reader registers nothing
@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system, waits
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import adoption, member_directories, registration
-from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, Opened
+from embedlog.replica_set.member_places import MemberPlaces
+from embedlog.replica_set.membership import Member
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.storage import files, locks
@@ -42,7 +43,7 @@ from embedlog.storage.identity import id_text
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.log_directory import LogDirectory
-    from embedlog.replica_set.membership import CheckedSet, Member
+    from embedlog.replica_set.membership import CheckedSet, Membership
     from embedlog.replication.events import HeldTopic, Observed, Place
     from embedlog.replication.state import State
 
@@ -88,6 +89,7 @@ class SetMembers:
         that are no failure of its storage.
         """
         problems: list[EmbedlogError] = []
+        self._places = MemberPlaces(found.path for found in checked.found)
         for found in checked.found:
             try:
                 member_directories.present(found)
@@ -100,8 +102,8 @@ class SetMembers:
                 self._note_away(found.path, problem)
         if checked.membership is None or not self._opened:
             raise problems[0] if problems else ReplicaSetError("the directories belong to no set")
-        self._open_recorded(checked.membership.members, {str(found.path) for found in checked.found})
-        self._begin(checked)
+        self._open_recorded(checked.membership.members)
+        self._begin(checked.membership)
 
     def _take(self, opened: Opened) -> None:
         self._known.add(opened.node)
@@ -111,22 +113,18 @@ class SetMembers:
         self._away[str(path)] = str(problem)
         logger.warning("the directory %s of the set is away: %s", path, problem)
 
-    def _open_recorded(self, planned: Sequence[Member], given: set[str]) -> None:
+    def _open_recorded(self, planned: Sequence[Member]) -> None:
         """Open the members that were not given (SETMEMBERS-6)."""
-        moved = any(str(each.path) != each.entered.membership.own.path for each in self._opened.values())
-        for member in () if moved else planned:
-            if member.node not in self._opened and member.path not in given:
+        for member in planned:
+            if member.node not in self._opened and not self._places.is_given(Path(member.path)):
                 try:
-                    member_directories.present(members.found_in(Path(member.path)), member)
-                    self._take(member_directories.enter(self.make, Path(member.path)))
-                    logger.info("the set has the directory %s, too: it is opened", member.path)
+                    path = self._places.find(member, self.opened())
+                    self._take(member_directories.enter(self.make, path))
+                    logger.info("the set has the directory %s, too: it is opened", path)
                 except EmbedlogError as problem:
                     self._note_away(Path(member.path), problem)
 
-    def _begin(self, checked: CheckedSet) -> None:
-        known = checked.membership
-        if known is None:
-            raise AssertionError("the set has no members")
+    def _begin(self, known: Membership) -> None:
         voters = [member.node for member in known.members if member.voter]
         self.decisions = DecisionLog(known.cluster_id, voters, lock_timeout_ms=self._config.lock_timeout_ms)
         self.decisions.observer = self._observer
@@ -134,11 +132,11 @@ class SetMembers:
             self.decisions.attach(opened.copy)
         nodes, written = {member.node for member in known.members}, self.decisions.written()
         added = [member for member in registration.members_of(written, known) if member.node not in nodes]
-        self._open_recorded(added, {str(found.path) for found in checked.found})  # it may be needed for a majority
+        self._open_recorded(added)  # it may be needed for a majority
         for opened in self._opened.values():
             self.decisions.attach(opened.copy)
-        state = self.decisions.hint()
-        config = self._config
+        state, config = self.decisions.hint(), self._config
+        self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
             self._all(state), self, read_only=self._read_only, lock_wait_ms=config.lock_timeout_ms // 3,
             lag_time_ms=config.replica_lag_time_max_ms,
@@ -417,17 +415,15 @@ class SetMembers:
             if opened is not None and not replaced and member_directories.is_unchanged(opened):
                 self.directories.recovered(member.node)
                 return
-            path = opened.path if opened is not None else Path(state.nodes[member.node].path)
-            self._reopen(member.node, path, state)
+            self._reopen(member.node, None if opened is None else opened.path, state)
         except EmbedlogError as problem:
             self.directories.fail(member.node, problem)
             logger.debug("the directory of node %d is still away: %s", member.node, problem)
 
-    def _reopen(self, node: int, path: Path, state: State) -> None:
-        found, registered = members.found_in(path), state.nodes[node]
-        own = member_directories.present(found).own
-        if (own.node, own.directory_id) != (node, id_text(registered.directory.bytes)):
-            raise StorageError("another directory is in the place of a member", path=path, expected=node, found=own.node)
+    def _reopen(self, node: int, path: Path | None, state: State) -> None:
+        """Open a member again, which was open at this path; without one, where it is found (SETMEMBERS-6)."""
+        registered = state.nodes[node]
+        path = self._places.find(Member(node, id_text(registered.directory.bytes), registered.path), self.opened(), path)
         earlier = self._opened.pop(node, None)
         self.decisions.detach(node)
         if earlier is not None:
