@@ -1,9 +1,8 @@
 """This module finds the directory of a member that this process has not opened (`docs/protocol.md`, QUORUM-1).
 
 MEMBERPLACE-1  a given path with the directory of the member is used before its recorded path
-MEMBERPLACE-2  a directory at a recorded path is used only if its own file has another member at the place where this process has
-    that member open. Otherwise it belongs to the set from which the open directories were copied, or the set was moved, and the
-    path must be given
+MEMBERPLACE-2  a directory at a recorded path is used only if its own file has another member at the place where it is open here.
+    Otherwise it belongs to the set from which the open directories were copied, or the set was moved: the path must be given
 MEMBERPLACE-3  a place is the same by its path, or by device and inode: links and bind mounts lead to the same directory
 MEMBERPLACE-4  a member that was added after the opening is used by its recorded path: the open directories have the decision.
     All directories that this process opened may have left the set since then

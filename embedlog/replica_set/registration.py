@@ -13,8 +13,8 @@ REGISTRATION-6  only the first process in a directory raises its broker epoch. B
     the outcome is not known; after the file of members has it, that it is. A process that is killed between them leaves the
     first value
 REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
-    turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it, also if some of its
-    directories are still registered at the places of the first set
+    turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it. Some of its
+    directories may still be registered at the places of the first set: its open members are not beside these
 REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A directory that was not closed in order, and has
     another one, is foreign: a copy that was made while processes used the original. A registration records the birth time that
     the opening found, so a copy that takes the place meanwhile keeps that of the original

@@ -9,8 +9,8 @@ SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registra
 SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
     this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
-SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path, at the opening and
-    later, if it belongs to the open directories (MEMBERPLACE-2): a copy of the set must not use directories of the first one
+SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. At the opening and
+    later, it must belong to the open directories (MEMBERPLACE-2). A copy of the set must not use directories of the first one
 SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted. Its file of members need
     not have its registration
 SETMEMBERS-8  a directory that another process added is opened before its first use. A reader registers nothing
