@@ -1,4 +1,4 @@
-"""This module opens the member directories of a set in this process, and classifies the errors of their opening.
+"""This module finds and opens the member directories of a set in this process, and classifies the errors of their opening.
 
 MEMBERDIRECTORY-1  a directory whose opening fails by its storage is away, and changes nothing for the others. Errors of this
     process and of the structure of the set are raised
@@ -7,13 +7,20 @@ MEMBERDIRECTORY-2  a directory is opened only if its own files name it as the ex
 MEMBERDIRECTORY-3  a failed opening leaves no lock and no descriptor
 MEMBERDIRECTORY-4  a member whose lock file was removed or replaced fails, and nothing is made in its place: it may be an empty
     mount point
+MEMBERDIRECTORY-5  a given path with the directory of the member is used before its recorded path
+MEMBERDIRECTORY-6  a directory at a recorded path is used only if its own file has another member at the place where it is open.
+    Otherwise it belongs to the set from which the open directories were copied, or the set was moved: the path must be given
+MEMBERDIRECTORY-7  a place is the same by its path, or by device and inode: links and bind mounts lead to the same directory
+MEMBERDIRECTORY-8  a member that was added after the opening is used by its recorded path: the open directories have the decision.
+    All directories that this process opened may have left the set since then
+MEMBERDIRECTORY-9  in any case it must be of the set of the open directories (SETMEMBER-6)
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -22,6 +29,7 @@ from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError,
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
 from embedlog.replica_set.decisions.copies import Copy
+from embedlog.replica_set.membership import Found
 from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
 from embedlog.replica_set.registration import Entered, Opening
 from embedlog.replica_set.set_directory import SetDirectory
@@ -30,7 +38,7 @@ from embedlog.storage.identity import read_clean_mark
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
-    from embedlog.replica_set.membership import Found, Member, Membership
+    from embedlog.replica_set.membership import Member, Membership
 
 MakeDirectory: TypeAlias = Callable[[Path], "LogDirectory"]
 
@@ -131,6 +139,53 @@ def _note(directory: LogDirectory, entered: list[Entered], *, again: bool) -> No
 
     directory.directory.in_set = True
     directory.directory.beginning, directory.preparing = beginning, preparing
+
+
+class MemberPlaces:
+    """The places of the members of an open set. Threads: as `SetMembers`."""
+
+    def __init__(self, given: Iterable[Path]) -> None:
+        """`given`: the paths that the caller of the opening names."""
+        self._given = tuple(given)
+        self._first: set[int] | None = None  # the members at the opening; None during it
+
+    def is_given(self, path: Path) -> bool:
+        return path in self._given
+
+    def end_opening(self, nodes: Iterable[int]) -> None:
+        """The opening knows these members; others are added later (MEMBERDIRECTORY-8)."""
+        self._first = set(nodes)
+
+    def find(self, member: Member, opened: Sequence[Opened], earlier: Path | None = None) -> Path:
+        """The directory of a member, beside those that are open; `earlier` is the path at which this process had it open.
+
+        Raises the reason for which it is away.
+        """
+        others = [each for each in opened if each.node != member.node]
+        found = members.found_in(earlier) if earlier is not None else self._given_as(member, others)
+        if found is None:
+            found = members.found_in(Path(member.path))
+            own = present(found, member)
+            known = [(each.entered.membership, each.path) for each in others]
+            if (self._first is None or member.node in self._first) and not members.is_beside(own, known):
+                raise ReplicaSetError(
+                    "the directory is recorded beside others than those that are open: give its path if it belongs to them",
+                    path=found.path, expected=[str(path) for _, path in known], found=own.others_paths, paths=[member.path],
+                )  # fmt: skip
+        present(found, member)
+        members.check_one_set([*(Found(each.path, membership=each.entered.membership) for each in others), found])
+        return found.path
+
+    def _given_as(self, member: Member, opened: Sequence[Opened]) -> Found | None:
+        """The given directory that is this member (MEMBERDIRECTORY-5)."""
+        used = {each.path for each in opened}
+        for path in self._given:
+            if path not in used:
+                found = members.found_in(path)
+                own = found.membership.own if found.membership is not None else None
+                if own is not None and (own.node, own.directory_id) == (member.node, member.directory_id):
+                    return found
+        return None
 
 
 def leave_earlier(directory: LogDirectory) -> None:

@@ -10,7 +10,7 @@ SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, c
     this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
 SETMEMBERS-6  a directory that the decision log names, but that was not given, is opened by its recorded path. At the opening and
-    later, it must belong to the open directories (MEMBERPLACE-2). A copy of the set must not use directories of the first one
+    later, it must belong to the open directories (MEMBERDIRECTORY-6). A copy of the set must not use directories of the first one
 SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted. Its file of members need
     not have its registration
 SETMEMBERS-8  a directory that another process added is opened before its first use. A reader registers nothing
@@ -32,8 +32,7 @@ from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import Proposal
-from embedlog.replica_set.member_directories import MakeDirectory, Opened
-from embedlog.replica_set.member_places import MemberPlaces
+from embedlog.replica_set.member_directories import MakeDirectory, MemberPlaces, Opened
 from embedlog.replica_set.membership import Member
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas

@@ -50,7 +50,7 @@ def reason(log: embedlog.Log, node: int) -> str:
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_copy_of_two_directories_does_not_use_the_third_one_of_the_original(tmp_path: Path, *, read_only: bool) -> None:
-    """Neither at its opening, nor later, nor after the copy has registered its own paths (MEMBERPLACE-2)."""
+    """Neither at its opening, nor later, nor after the copy has registered its own paths (MEMBERDIRECTORY-6)."""
     made(tmp_path)
     copied(tmp_path, 1, 2)
     before = content(tmp_path / "d3")
@@ -92,7 +92,7 @@ def test_a_witness_of_the_original_does_not_vote_in_a_copy(tmp_path: Path) -> No
 
 
 def test_a_directory_of_the_copy_that_comes_later_is_used(tmp_path: Path) -> None:
-    """It was given, and is found there although the decision log has the path of the original (MEMBERPLACE-1)."""
+    """It was given, and is found there although the decision log has the path of the original (MEMBERDIRECTORY-5)."""
     made(tmp_path)
     copied(tmp_path, 1, 2, 3)
     (tmp_path / "c3").rename(tmp_path / "later")
@@ -126,7 +126,7 @@ def test_a_copy_of_all_directories_is_used_beside_the_original(tmp_path: Path, *
 
 
 def test_a_given_directory_of_the_original_is_used_by_a_copy(tmp_path: Path) -> None:
-    """The list of the caller has more weight than what the files have (MEMBERPLACE-1)."""
+    """The list of the caller has more weight than what the files have (MEMBERDIRECTORY-5)."""
     made(tmp_path)
     copied(tmp_path, 1, 2)
     with opened(tmp_path, "c1", "c2", "d3") as log:
@@ -172,7 +172,7 @@ def test_other_paths_to_all_given_directories_are_no_other_places(tmp_path: Path
 
 
 def test_the_rest_of_a_moved_set_is_given_once(tmp_path: Path) -> None:
-    """Nothing distinguishes such directories from a copy whose original is absent (MEMBERPLACE-2)."""
+    """Nothing distinguishes such directories from a copy whose original is absent (MEMBERDIRECTORY-6)."""
     made(tmp_path)
     given = [by_rename(tmp_path, node) for node in (1, 2)]
     with opened(tmp_path, *given) as log:
@@ -199,7 +199,7 @@ def test_a_set_that_was_moved_as_a_whole_opens(tmp_path: Path) -> None:
 
 
 def test_a_process_follows_to_directories_of_which_none_was_open(tmp_path: Path) -> None:
-    """All directories that it has open leave the set before it looks again (MEMBERPLACE-4)."""
+    """All directories that it has open leave the set before it looks again (MEMBERDIRECTORY-8)."""
     made(tmp_path, 1)
     with opened(tmp_path, "d1") as log, opened(tmp_path, "d1") as other:
         node = other.add_directory(tmp_path / "d2")
