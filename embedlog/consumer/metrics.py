@@ -5,6 +5,7 @@ CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover re
 CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a fetch but sums in attributes
 CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it is counted to the high
     watermark. A reader there cannot end an open transaction, so the lag must show the wait for one
+CONSUMERMETRICS-4  a report waits for no partition. Lag and lead are None while a partition has no leader
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from embedlog._metrics import milliseconds
+from embedlog._native import system
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
+from embedlog.errors import LeaderNotAvailableError, LockTimeoutError
 from embedlog.format.visibility import end_offset
+from embedlog.storage.call_deadline import Until
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
+    from embedlog.partition.log_context import Bounds
 
 
 class ConsumerMetrics:
@@ -33,10 +38,22 @@ class ConsumerMetrics:
         self._metrics.source = self
 
     def lag(self, cursor: Cursor) -> int | None:
-        """Offsets between the position and the end; None before there is a position."""
-        position, bounds = cursor.position, cursor.partition.bounds()
+        """Offsets between the position and the end; None before there is a position. Raises LeaderNotAvailableError."""
+        return self._behind(cursor.position, cursor.partition.bounds())
+
+    def _behind(self, position: int, bounds: Bounds) -> int | None:
         end = bounds.high_watermark if self._engine.read_only else end_offset(bounds, self._isolation)
         return None if position < 0 else max(0, end - position)
+
+    def _present_bounds(self, cursor: Cursor) -> Bounds | None:
+        """The offsets of a partition; None if it has no leader now (CONSUMERMETRICS-4)."""
+        if not self._engine.replicated:
+            return cursor.partition.bounds()
+        try:
+            with Until(system.boot_ns()):
+                return cursor.partition.bounds()
+        except (LeaderNotAvailableError, LockTimeoutError):
+            return None
 
     # ---- source of the registry ------------------------------------------------------------------
 
@@ -108,13 +125,13 @@ class ConsumerMetrics:
         }
 
     def _of(self, cursor: Cursor) -> dict[str, Any]:
-        position = cursor.position
-        lead = None if position < 0 else max(0, position - int(cursor.partition.bounds().log_start))
+        position, bounds = cursor.position, self._present_bounds(cursor)
+        lead = None if position < 0 or bounds is None else max(0, position - bounds.log_start)
         lag_mean, _, lag_max = cursor.lag.recent()
         lead_mean, lead_min, _ = cursor.lead.recent()
         return {
             "position": None if position < 0 else position,
-            "records-lag": self.lag(cursor),
+            "records-lag": None if bounds is None else self._behind(position, bounds),
             "records-lag-avg": lag_mean,
             "records-lag-max": lag_max,
             "records-lead": lead,

@@ -243,10 +243,11 @@ class Transaction:
 
     def close(self, timeout_s: float | None) -> None:
         """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             if self.state is State.IN_TRANSACTION:
                 self._accumulator.flush(timeout_s)
-            with self._bounded(timeout_s):
+            with self._bounded(None if until is None else max(0.0, until - time.monotonic())):
                 if self.state is State.COMMITTING:
                     self.commit()
                 elif "abort_transaction" in CALLS[self.state]:

@@ -85,8 +85,15 @@ class ReplicatedPartition(LedPartition):
         self._with_isr(flush)
 
     def flush_if_late(self) -> None:
-        """Sync records of the leader, if the housekeeper is late."""
-        self._at_leader(lambda partition: partition.flush_if_late())
+        """Sync records of the leader, if the housekeeper is late. Without a leader now, the next one is not waited for."""
+        self._check_open()
+        leader = self._replicas.present_leader()
+        if leader is not None:
+            try:
+                leader.partition.flush_if_late()
+            except EmbedlogError as problem:
+                if self._shows(leader) is not False:
+                    self._failed(problem, self.deadline())
 
     def _with_isr(self, call: Callable[[Leader, list[tuple[int, Partition]]], T]) -> T:
         """The result of a call with the leader and the replicas in the ISR, the leader first (`_with_leader`)."""

@@ -15,6 +15,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.errors import DeadlineError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
+from tests.support.producer_helpers import wait_until
 
 LED, UNLED = TopicPartition("t", 1), TopicPartition("t", 0)
 TIMEOUT_S, LOCK_S = 0.1, 60.0  # a call that waits with the limit of a lock exceeds the bound
@@ -124,6 +125,10 @@ UNDECIDED: dict[str, Callable[[Clients], object]] = {
 }
 
 
+def is_led(on: Clients) -> bool:
+    return on.log._engine.is_led(on.log._engine.partition(*UNLED))
+
+
 def duration_s(call: Callable[[], object]) -> float:
     began = time.monotonic()
     call()
@@ -155,6 +160,35 @@ def test_a_partition_without_a_leader_stops_no_other_one(clients: Clients) -> No
     found.clear()
     assert duration_s(lambda: found.append(clients.member.poll(60))) < BOUND_S
     assert [record.value for record in found[0]] == [b"led"]
+
+
+def test_a_report_waits_for_no_leader(clients: Clients) -> None:
+    """`default.api.timeout.ms` is a minute. The partition with a leader has its lag."""
+    reader = clients.log.consumer("t", auto_offset_reset="earliest", default_api_timeout_ms=60_000)
+    assert len(polled(reader, 4)) == 4
+    clients.move("leader")
+    clients.producer.send("t", b"late", partition=0)
+    found: list[dict[str, Any]] = []
+
+    def reported() -> bool:
+        found.append(reader.metrics())
+        return found[-1]["partitions"][UNLED]["records-lag"] is None
+
+    assert duration_s(lambda: wait_until(reported, BOUND_S)) < BOUND_S
+    assert found[-1]["partitions"][UNLED]["position"] == 2
+    assert found[-1]["partitions"][UNLED]["records-lead"] is None
+    assert found[-1]["partitions"][LED]["records-lag"] == found[-1]["records-lag-max"] == 0
+    clients.move("leader", back=True)
+    reader.close()
+
+
+def test_an_optional_sync_waits_for_no_leader(clients: Clients) -> None:
+    """The limit of a lock is a minute. The producer's thread and `log.close()` wait for such a sync."""
+    clients.move("leader")
+    late(lambda: clients.producer.send("t", b"late", partition=0).result(TIMEOUT_S))
+    wait_until(lambda: not is_led(clients))
+    assert duration_s(clients.log._engine.partition("t", 0).flush_if_late) < BOUND_S
+    clients.move("leader", back=True)
 
 
 def test_a_close_without_a_majority_ends_within_its_timeout(clients: Clients) -> None:
