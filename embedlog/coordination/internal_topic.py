@@ -49,7 +49,7 @@ from embedlog.errors import (
 )
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import Until, wait_end
 from embedlog.storage.locks import owned
 
 if TYPE_CHECKING:
@@ -299,9 +299,9 @@ class InternalTopic(Generic[V]):
             except (LeaderNotAvailableError, NotEnoughReplicasError) as problem:
                 if isinstance(problem, NotEnoughReplicasAfterAppendError) and not idempotent:
                     raise  # it may count later
-                if not problem.retriable or system.boot_ns() >= deadline_ns:
+                if not problem.retriable or system.boot_ns() >= wait_end(deadline_ns):
                     raise
-            self._host.await_topics(version, min(deadline_ns, system.boot_ns() + RETRY_NS))
+            self._host.await_topics(version, min(wait_end(deadline_ns), system.boot_ns() + RETRY_NS))
 
     @contextlib.contextmanager
     def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:

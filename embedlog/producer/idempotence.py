@@ -21,7 +21,8 @@ from embedlog.format.record_columns import EPOCH_MAX
 
 if TYPE_CHECKING:
     from embedlog.partition.log_context import Appended
-    from embedlog.producer.targets import Attempt, QueueTarget
+    from embedlog.producer.attempts import Attempt
+    from embedlog.producer.targets import QueueTarget
 
 
 class Appender(Protocol):

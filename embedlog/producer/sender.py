@@ -8,6 +8,8 @@ SENDER-3  after a transient error the attempt is repeated with the same bytes, f
     retries are used up. No later batch of the queue overtakes it
 SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it
 SENDER-5  a refused batch costs other batches nothing: batches that were written together are then tried one by one
+SENDER-6  a partition of a set that waits (for a leader, a larger ISR or a slow follower) holds up no other queue longer than
+    SLICE_NS
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ from embedlog.errors import (
 )
 from embedlog.format import compression, record_batch
 from embedlog.partition.log_context import Appended, AppendProgress
+from embedlog.producer.attempts import SLICE_NS, Attempt, too_late
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
 from embedlog.producer.idempotence import Appender, Idempotent, Plain
-from embedlog.producer.targets import Attempt, QueueTarget, TopicTarget
+from embedlog.producer.targets import QueueTarget, TopicTarget
+from embedlog.storage.call_deadline import Patience
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
@@ -139,7 +143,7 @@ class Sender:
             return
         targets = [self._targets[queue] for queue in queues if queue.enter()]
         try:
-            with contextlib.suppress(EmbedlogError):  # each delivery meets the error again
+            with contextlib.suppress(EmbedlogError), Patience(lambda: True, SLICE_NS):  # each delivery meets the error again
                 for target in targets:
                     self._locate(target)
                 self.appender.announce([target for target in targets if target.attempt or self._begin(target)])
@@ -211,15 +215,21 @@ class Sender:
     # ---- attempts --------------------------------------------------------------------------------
 
     def _try(self, target: QueueTarget, attempt: Attempt) -> None:
-        began = time.monotonic()
-        attempt.tries += 1
+        attempt.begin()
+        patience = Patience(lambda: self._others_wait(target), SLICE_NS)
         try:
             if target.dropped is not None:
                 raise target.dropped
             self.in_flight = len(attempt.batches)
-            appended = self._append(target, attempt, self._deadline_ns(attempt.batches[0]))
+            attempt.until_ns = attempt.until_ns or self._deadline_ns(attempt.batches[0])
+            with patience:
+                appended = self._append(target, attempt, attempt.until_ns)
         except BaseException as error:  # noqa: BLE001  (as above)
             self.in_flight = 0
+            if patience.ended and isinstance(error, EmbedlogError) and error.retriable and attempt.goes_on():
+                target.queue.rest(attempt.pause_s() if patience.awaits and self._others_wait(target) else 0)
+                return
+            attempt.end()
             self._not_written(target, attempt, error)
             return
         self.in_flight = 0  # before futures are settled: a program that waited for them reads the metrics
@@ -227,9 +237,13 @@ class Sender:
             target.attempt = None
             target.queue.rest(0)
             self.appender.written(target, attempt)
-            self._count(attempt.batches, attempt.run, began)
+            self._count(attempt.batches, attempt.run, attempt.began)
         finally:
             self._settle(attempt.batches, attempt.counts, appended)
+
+    def _others_wait(self, target: QueueTarget) -> bool:
+        """Whether another queue has records."""
+        return any(queue.batch_count for queue in list(self._targets) if queue is not target.queue)
 
     def _append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         self._locate(target)
@@ -281,7 +295,7 @@ class Sender:
                 target.queue.rest(pause_s)
                 attempt.problem = attempt.problem if isinstance(error, DeadlineError) else error
                 return
-            error = _too_late(error, attempt.problem, self._settings.delivery_timeout_ms)
+            error = too_late(error, attempt.problem, self._settings.delivery_timeout_ms)
         self._fail_attempt(target, attempt, error)
 
     def _may_pass(self, error: BaseException) -> bool:
@@ -423,15 +437,3 @@ def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
         position = len(buffer)
     batches = record_batch.joined(tables)
     return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches)
-
-
-def _too_late(error: BaseException, before: BaseException | None, timeout_ms: int) -> Exception:
-    """The error at delivery.timeout.ms, with the reason: that of an earlier try if the last one was only too late."""
-    if isinstance(error, DeadlineError):
-        if before is None:
-            return error
-        error = before
-    expected = f"{timeout_ms} ms (delivery.timeout.ms)"
-    late = DeadlineError(f"not written in time, and the last attempt failed: {error}", expected=expected)
-    late.__cause__ = error
-    return late

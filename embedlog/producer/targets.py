@@ -2,7 +2,7 @@
 
 PRODUCERTARGET-1  a topic target is the producer's knowledge of one topic; its queues live as long as the topic, so a new route
     keeps the order
-PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with the same bytes
+PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with the same bytes (ATTEMPT-1)
 """
 
 from __future__ import annotations
@@ -24,45 +24,16 @@ from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.partition.interposer import InterposedWriter
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
+    from embedlog._native._rows import PartitionQueue, Router
     from embedlog.config.client import ProducerConfig
     from embedlog.config.topic import TopicConfig
-    from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.log_context import AppendProgress, DirectTarget
+    from embedlog.partition.log_context import DirectTarget
+    from embedlog.producer.attempts import Attempt
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
 PACKED_BYTES_MAX = 64 << 10  # a larger batch is compressed by the producer's thread: that takes longer than its wake-up
 FLUSH_NEVER = 2**63 - 1  # flush.messages when no append waits for a sync
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
-
-
-class Attempt:
-    """The append of one run: the producer batches with its records, and its progress."""
-
-    __slots__ = ("batches", "counts", "end_sequence", "problem", "progress", "rebuilt", "run", "stamp", "tries")
-
-    def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, progress: AppendProgress) -> None:
-        self.batches = batches
-        self.counts = counts  # records of each batch
-        self.run = run
-        self.progress = progress
-        self.stamp: Stamp | None = None
-        self.end_sequence = 0
-        self.tries = 0
-        self.problem: BaseException | None = None  # of the last try that was more than too late
-        self.rebuilt = False  # split, or stamped again: done at most once
-
-    @property
-    def whole(self) -> int:
-        """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
-        progress, whole = self.progress, 0
-        left = sum(max(0, (min(end, progress.committed) if progress.waiting else end) - base) for base, end in progress.pieces)
-        for count in self.counts:
-            left -= count
-            if left < 0:
-                break
-            whole += 1
-        return whole
 
 
 class QueueTarget:

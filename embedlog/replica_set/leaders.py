@@ -134,11 +134,10 @@ class Leaders(PartitionDirectories):
                 reason = "its leader fails for this process only"
             else:
                 reason = self._elect(deadline_ns)
-            now_ns = system.boot_ns()
-            if now_ns >= deadline_ns or (reason and not wait):
+            if system.boot_ns() >= deadline_ns or (reason and not wait):
                 raise self._unavailable(decided, reason)
-            if present or reason:
-                self.wait(version, deadline_ns)
+            if (present or reason) and not self.wait(version, deadline_ns):
+                raise self._unavailable(decided, reason)
 
     def _readable(self, decided: Decided) -> Leader:
         """For a reader that changes nothing: the leader, or the member of the ISR with the highest watermark."""

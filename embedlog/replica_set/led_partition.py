@@ -94,10 +94,9 @@ class LedPartition:
             try:
                 self._commit(replica.epoch_start, deadline_ns)
             except NotEnoughReplicasError as problem:  # until more replicas are in sync
-                if system.boot_ns() >= deadline_ns:
+                if not self._replicas.wait(version, deadline_ns):
                     text = f"the leader of {self._replicas.name} returns nothing before the start of its epoch is committed"
                     raise LeaderNotAvailableError(text, found=f"{now.high_watermark}, {problem}") from problem
-                self._replicas.wait(version, deadline_ns)
 
     def _check_leader(self) -> None:
         """Forget a leader that a decision has replaced (LEDPARTITION-5)."""

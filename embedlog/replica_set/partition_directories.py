@@ -31,7 +31,7 @@ from embedlog.replica_set.open_directories import DAMAGE, Damage, OpenDirectorie
 from embedlog.replication.events import Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
-from embedlog.storage.call_deadline import NEVER_NS, bounded
+from embedlog.storage.call_deadline import NEVER_NS, bounded, wait_end
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -88,11 +88,15 @@ class PartitionDirectories:
         """A number that changes with each decision."""
         return self._directories.version()
 
-    def wait(self, version: int, deadline_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> None:
+    def wait(self, version: int, deadline_ns: int, tails: Sequence[tuple[system.Page, int]] = ()) -> bool:
         """Sleep until the next decision after a version or a committed record at a tail, at most until the deadline, or for
-        CHECK_NS.
+        CHECK_NS. False without a sleep at the deadline, and if this thread has other work (CALLDEADLINE-3).
         """
-        self._directories.wait(version, min(deadline_ns, system.boot_ns() + CHECK_NS), tails)
+        now_ns, until = system.boot_ns(), wait_end(deadline_ns)
+        if now_ns >= until:
+            return False
+        self._directories.wait(version, min(until, now_ns + CHECK_NS), tails)
+        return True
 
     @property
     def read_only(self) -> bool:

@@ -36,6 +36,7 @@ from embedlog.replica_set.partition_directories import Decisions
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
+from embedlog.storage.call_deadline import work_end
 
 if TYPE_CHECKING:
     from embedlog._native.replication import Replica
@@ -117,9 +118,8 @@ class PartitionReplicas(Leaders):
             except NotEnoughDirectoriesError as problem:
                 if not wait:
                     raise
-                if system.boot_ns() >= deadline_ns:
+                if not self.wait(version, deadline_ns):
                     raise self._not_committed(leader, end) from problem
-                self.wait(version, deadline_ns)
                 continue
             except EmbedlogError as problem:
                 if isinstance(problem, NotEnoughReplicasError):
@@ -134,7 +134,7 @@ class PartitionReplicas(Leaders):
             if high_watermark >= end:
                 return high_watermark
             self._check_size(leader, end)
-            if system.boot_ns() >= deadline_ns:
+            if system.boot_ns() >= work_end(deadline_ns):
                 raise self._unavailable(None, f"offset {end} is not committed")
 
     def _commit_once(self, leader: Leader, end: int, deadline_ns: int) -> int:
@@ -182,8 +182,8 @@ class PartitionReplicas(Leaders):
         if system.boot_ns() >= until or page is None:
             self.leave(leader, node, deadline_ns)
             limit.made()
-        else:
-            self._directories.wait(version, until, [(page, end - 1)])
+        elif not self.wait(version, until, [(page, end - 1)]) and system.boot_ns() < until:
+            raise self._not_committed(leader, end)
 
     def commit_for_all(self, leader: Leader, end: int, deadline_ns: int) -> None:
         """As `commit`, for `acks=all` of this process. Raises also if the ISR became too small for it (LEADERS-9)."""

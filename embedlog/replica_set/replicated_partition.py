@@ -28,6 +28,7 @@ from embedlog.replica_set.open_directories import is_of_storage
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, durable_offset, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.repeated_appends import committed_in, survived
+from embedlog.storage.call_deadline import wait_end
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
@@ -271,7 +272,7 @@ class ReplicatedPartition(LedPartition):
                     self._replicas.commit(leader, end, until)
                 return
             except NotEnoughReplicasAfterAppendError:
-                if system.boot_ns() >= until:
+                if system.boot_ns() >= wait_end(until):
                     raise
             try:
                 leads = self._replicas.leads(leader)

@@ -1,21 +1,28 @@
-"""This module bounds all waits of a public call by the deadline of that call.
+"""This module bounds all waits of a public call by the deadline of that call, and those of a thread with other work.
 
 CALLDEADLINE-1  a call of a client on a set stores its deadline for its thread. Waits for leaders and locks below it end then,
     although their own limit is `lock.timeout.ms`
 CALLDEADLINE-2  a lock that is not waited for until its own limit shows nothing about its directory: it fails none
+CALLDEADLINE-3  a thread that has other work waits for no change of a set: a leader, a majority, a larger ISR. Without other work
+    it waits for a slice, and so long it also copies. Then its call ends as at the deadline. Locks are waited for until the
+    deadline, because of CALLDEADLINE-2
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
+
+from embedlog._native import system
 
 NEVER_NS: Final = 2**63 - 1
 
 
 class _Calls(threading.local):
     deadline_ns: int = NEVER_NS
+    patience: Patience | None = None
 
 
 _calls = _Calls()
@@ -24,6 +31,59 @@ _calls = _Calls()
 def bounded(deadline_ns: int) -> int:
     """The earlier one of a deadline (boot clock, ns) and of that of the present call of this thread."""
     return min(deadline_ns, _calls.deadline_ns)
+
+
+def wait_end(deadline_ns: int) -> int:
+    """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is over (CALLDEADLINE-3)."""
+    patience = _calls.patience
+    return deadline_ns if patience is None else patience.end_of_wait(deadline_ns)
+
+
+def work_end(deadline_ns: int) -> int:
+    """The end of the work of this thread on one partition, in steps, in the same way."""
+    patience = _calls.patience
+    return deadline_ns if patience is None else patience.end_of_work(deadline_ns)
+
+
+class Patience:
+    """A context: this thread may have other work. `busy` shows whether it has some now.
+
+    `ended`: a call inside ended early for that, so its error says nothing; it may be made again. `awaits`: a change of the set.
+    """
+
+    __slots__ = ("_before", "_busy", "_slice_ns", "_until_ns", "awaits", "ended")
+
+    def __init__(self, busy: Callable[[], bool], slice_ns: int) -> None:
+        self._busy, self._slice_ns, self._until_ns = busy, slice_ns, NEVER_NS
+        self._before: Patience | None = None
+        self.ended = self.awaits = False
+
+    def __enter__(self) -> Patience:
+        self._before, _calls.patience = _calls.patience, self
+        self._until_ns = system.boot_ns() + self._slice_ns
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        _calls.patience = self._before
+
+    def end_of_wait(self, deadline_ns: int) -> int:
+        """As `wait_end`."""
+        now_ns = system.boot_ns()
+        end_ns = self._end(now_ns, now_ns if self._busy() else self._until_ns, deadline_ns)
+        self.awaits = self.awaits or not end_ns
+        return end_ns
+
+    def end_of_work(self, deadline_ns: int) -> int:
+        """As `work_end`."""
+        return self._end(system.boot_ns(), self._until_ns, deadline_ns)
+
+    def _end(self, now_ns: int, end_ns: int, deadline_ns: int) -> int:
+        if deadline_ns <= max(end_ns, now_ns):
+            return deadline_ns
+        if end_ns > now_ns:
+            return end_ns
+        self.ended = True
+        return 0
 
 
 class Until:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from embedlog.errors import (
     DeadlineError,
     DeliveryError,
     DurabilityError,
+    LeaderNotAvailableError,
     LockTimeoutError,
     OutOfOrderSequenceError,
     StorageError,
 )
 from embedlog.producer import idempotence
+from embedlog.producer.attempts import Attempt
+from embedlog.storage.call_deadline import wait_end
 from tests.support import producer_helpers
 from tests.support.mutants import apply_mutant, undo_mutants
 from tests.support.producer_helpers import LONG_MS, values, wait_until
@@ -125,6 +129,63 @@ def test_another_partition_does_not_wait_for_it(log: embedlog.Log, monkeypatch: 
         assert not stuck.done()
         held.clear()
         assert stuck.result(10).offset == 0
+
+
+class Unled:
+    """Partition 0 has no leader: an append waits until its deadline, or until the thread has other work."""
+
+    def __init__(self, log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        kind = type(log._engine.partition("t", 0))
+        real: Append = kind.append
+        self.led, self.parts = threading.Event(), 0
+
+        def append(partition: Any, run: Any, **facts: Any) -> Any:
+            if partition.number == 0:
+                self.parts += 1
+                while not self.led.wait(0.001):
+                    if system.boot_ns() >= wait_end(facts["deadline_ns"]):
+                        raise LeaderNotAvailableError("no leader")
+            return real(partition, run, **facts)
+
+        monkeypatch.setattr(kind, "append", append)
+
+
+def test_a_wait_for_a_leader_is_one_try_with_pauses_for_other_partitions(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One repetition is allowed, and the deadline of a try is far. The waiting records keep their order."""
+    unled = Unled(log, monkeypatch)
+    with log.producer(retries=1, linger_ms=0, request_timeout_ms=LONG_MS) as producer:
+        waiting = [producer.send("t", b"%d" % number, partition=0) for number in range(3)]
+        wait_until(lambda: unled.parts)
+        for number in range(50):
+            led = producer.send("t", b"v", partition=1)
+            wait_until(led.done)
+            assert led.result().offset == number
+        wait_until(lambda: unled.parts > 4)
+        assert producer.metrics()["record-retry-total"] == 0
+        assert not waiting[0].done()
+        unled.led.set()
+        assert [each.result(10).offset for each in waiting] == [0, 1, 2]
+
+
+def test_a_try_in_parts_ends_at_its_deadline(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    unled = Unled(log, monkeypatch)
+    with log.producer(retries=0, acks=1, linger_ms=0, request_timeout_ms=300, on_delivery_error="log") as producer:
+        waiting = [producer.send("t", b"v", partition=0)]
+        with pytest.raises(LeaderNotAvailableError):
+            waiting[0].result(10)
+        assert unled.parts > 1
+        assert producer.send("t", b"v", partition=1).result(10).offset == 0
+
+
+def test_parts_of_a_try_pause_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "boot_ns", lambda: 1_000_000_000)
+    attempt = Attempt([], [], None, None)  # type: ignore[arg-type]
+    attempt.until_ns = 60_000_000_000
+    assert [attempt.pause_s() for _ in range(5)] == [0.1, 0.2, 0.4, 0.8, 0.8]
+    attempt.until_ns = 1_050_000_000
+    assert attempt.pause_s() == 0.05, "not longer than the try"
 
 
 @pytest.mark.parametrize("mutant", ["", "retry_unstamped", "no_stamp", "no_duplicate_check"])

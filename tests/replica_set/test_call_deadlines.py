@@ -191,6 +191,27 @@ def test_an_optional_sync_waits_for_no_leader(clients: Clients) -> None:
     clients.move("leader", back=True)
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_records_of_other_partitions_are_written_while_one_has_no_leader(clients: Clients, transactional: bool) -> None:
+    """One attempt could wait for half a minute. Its records are written when the leader is back, in order."""
+    producer = clients.owner if transactional else clients.producer
+    if transactional:
+        producer.begin_transaction()
+    clients.move("leader")
+    waiting = [producer.send("t", b"late %d" % number, partition=0) for number in range(3)]
+    wait_until(lambda: not is_led(clients), BOUND_S)
+    for number in range(3):
+        led = producer.send("t", b"led %d" % number, partition=1)
+        wait_until(led.done, BOUND_S)
+        assert led.exception() is None
+    assert not any(each.done() for each in waiting)
+    clients.move("leader", back=True)
+    assert [each.result(30).offset for each in waiting] == [2, 3, 4]
+    if transactional:
+        producer._transaction._timeout_s = 30
+        producer.commit_transaction()
+
+
 def test_a_close_without_a_majority_ends_within_its_timeout(clients: Clients) -> None:
     clients.owner.begin_transaction()
     clients.owner.send("t", b"open", partition=1).result(30)

@@ -3,7 +3,8 @@
 FOLLOWERLAG-1  each chunk of a copy is a look (LAG-1). A follower that does not catch up for `replica.lag.time.max.ms` is
     reported: its disk answers, but it is slower than the leader is written
 FOLLOWERLAG-2  time in which this process does not copy to a follower does not count: a pause of the copying process is no lag
-FOLLOWERLAG-3  a copy ends at its deadline, after the chunk in progress; also one that begins later copies a chunk
+FOLLOWERLAG-3  a copy ends at its deadline (or earlier: CALLDEADLINE-3), after the chunk in progress; also one that begins later
+    copies a chunk
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from embedlog._native import system
 from embedlog.replication import lag
 from embedlog.replication.lag import CaughtUp
+from embedlog.storage.call_deadline import work_end
 
 Step = Callable[[int], bool]
 
@@ -54,7 +56,7 @@ class FollowerLags:
             first, working = not working, True
             if self._observe(node, at, leader_end(), working=not first):
                 raise LateFollower
-            return first or system.boot_ns() < deadline_ns
+            return first or system.boot_ns() < work_end(deadline_ns)
 
         return step
 

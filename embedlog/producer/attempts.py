@@ -1,0 +1,87 @@
+"""Attempts to append a run: their progress, their tries, and the parts of a try.
+
+ATTEMPT-1  a try lasts as long as its deadline allows. It is made in parts: each ends early if other queues have records, and the
+    try goes on from there after them. The parts of a try count once among the `retries`
+ATTEMPT-2  after a part that waited for a change of the set a queue rests, longer each time, if others have records. The thread
+    sleeps meanwhile
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from embedlog._native import system
+from embedlog.errors import DeadlineError
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import ProducerBatch
+    from embedlog.format.record_batch import EncodedRun, Stamp
+    from embedlog.partition.log_context import AppendProgress
+
+SLICE_NS: Final = 100_000_000  # the longest part of a try that waits for a change of a set
+PARTS_MAX: Final = 4  # whose pauses double, from one slice on
+
+
+class Attempt:
+    """The append of one run: the producer batches with its records, and its progress."""
+
+    __slots__ = (
+        "_parts", "batches", "began", "counts", "end_sequence", "problem", "progress", "rebuilt", "run", "stamp", "tries",
+        "until_ns",
+    )  # fmt: skip
+
+    def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, progress: AppendProgress) -> None:
+        self.batches = batches
+        self.counts = counts  # records of each batch
+        self.run = run
+        self.progress = progress
+        self.stamp: Stamp | None = None
+        self.end_sequence = 0
+        self.tries = 0
+        self.problem: BaseException | None = None  # of the last try that was more than too late
+        self.rebuilt = False  # split, or stamped again: done at most once
+        self.began = 0.0  # the time of the present try
+        self.until_ns = 0  # its deadline (boot clock); 0 between two tries
+        self._parts = 0  # that ended early
+
+    def begin(self) -> None:
+        """Begin a try, unless the present one goes on."""
+        if not self.until_ns:
+            self.tries, self.began = self.tries + 1, time.monotonic()
+
+    def end(self) -> None:
+        """The try has failed."""
+        self.until_ns = self._parts = 0
+
+    def goes_on(self) -> bool:
+        """Whether there is time for a further part of the try."""
+        return system.boot_ns() < self.until_ns
+
+    def pause_s(self) -> float:
+        """The pause before the next part of the try (ATTEMPT-2)."""
+        self._parts = min(self._parts + 1, PARTS_MAX)
+        return min(SLICE_NS << (self._parts - 1), max(0, self.until_ns - system.boot_ns())) / 1e9
+
+    def whole(self) -> int:
+        """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
+        progress, whole = self.progress, 0
+        left = sum(max(0, (min(end, progress.committed) if progress.waiting else end) - base) for base, end in progress.pieces)
+        for count in self.counts:
+            left -= count
+            if left < 0:
+                break
+            whole += 1
+        return whole
+
+
+def too_late(error: BaseException, before: BaseException | None, timeout_ms: int) -> Exception:
+    """The error at delivery.timeout.ms, with the reason: that of an earlier try if the last one was only too late."""
+    if isinstance(error, DeadlineError):
+        if before is None:
+            return error
+        error = before
+    expected = f"{timeout_ms} ms (delivery.timeout.ms)"
+    late = DeadlineError(f"not written in time, and the last attempt failed: {error}", expected=expected)
+    late.__cause__ = error
+    return late

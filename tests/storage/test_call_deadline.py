@@ -1,0 +1,57 @@
+"""The ends of waits: the deadline of a call, and the slices of a thread that has other work."""
+
+from __future__ import annotations
+
+import pytest
+
+from embedlog._native import system
+from embedlog.storage.call_deadline import Patience, wait_end, work_end
+
+NOW_NS, SLICE_NS, FAR_NS = 1_000, 100, 5_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    now = [NOW_NS]
+    monkeypatch.setattr(system, "boot_ns", lambda: now[0])
+    return now
+
+
+def test_without_other_work_a_wait_lasts_for_a_slice(clock: list[int]) -> None:
+    assert wait_end(FAR_NS) == work_end(FAR_NS) == FAR_NS
+    with Patience(lambda: False, SLICE_NS) as patience:
+        assert wait_end(FAR_NS) == work_end(FAR_NS) == NOW_NS + SLICE_NS
+        assert not patience.ended
+        clock[0] += SLICE_NS
+        assert work_end(FAR_NS) == 0
+        assert (patience.ended, patience.awaits) == (True, False)
+        assert wait_end(FAR_NS) == 0
+        assert patience.awaits
+    assert wait_end(FAR_NS) == work_end(FAR_NS) == FAR_NS
+
+
+def test_with_other_work_nothing_is_waited_for(clock: list[int]) -> None:
+    """Work in steps goes on for the slice."""
+    busy = [True]
+    with Patience(lambda: busy[0], SLICE_NS) as patience:
+        assert work_end(FAR_NS) == NOW_NS + SLICE_NS
+        assert not patience.ended
+        assert wait_end(FAR_NS) == 0
+        assert patience.ended
+        busy.clear()
+        busy.append(False)
+        assert wait_end(FAR_NS) == NOW_NS + SLICE_NS
+
+
+def test_a_deadline_ends_a_wait_as_without_other_work(clock: list[int]) -> None:
+    with Patience(lambda: True, SLICE_NS) as patience:
+        assert wait_end(NOW_NS) == NOW_NS
+        assert work_end(NOW_NS + SLICE_NS) == NOW_NS + SLICE_NS
+    assert not patience.ended
+
+
+def test_the_inner_one_of_two_counts(clock: list[int]) -> None:
+    with Patience(lambda: True, SLICE_NS):
+        with Patience(lambda: False, 2 * SLICE_NS):
+            assert wait_end(FAR_NS) == NOW_NS + 2 * SLICE_NS
+        assert wait_end(FAR_NS) == 0
