@@ -39,9 +39,9 @@ class ConsumerMetrics:
 
     def lag(self, cursor: Cursor) -> int | None:
         """Offsets between the position and the end; None before there is a position. Raises LeaderNotAvailableError."""
-        return self._behind(cursor.position, cursor.partition.bounds())
+        return self._lag_to(cursor.position, cursor.partition.bounds())
 
-    def _behind(self, position: int, bounds: Bounds) -> int | None:
+    def _lag_to(self, position: int, bounds: Bounds) -> int | None:
         end = bounds.high_watermark if self._engine.read_only else end_offset(bounds, self._isolation)
         return None if position < 0 else max(0, end - position)
 
@@ -131,7 +131,7 @@ class ConsumerMetrics:
         lead_mean, lead_min, _ = cursor.lead.recent()
         return {
             "position": None if position < 0 else position,
-            "records-lag": None if bounds is None else self._behind(position, bounds),
+            "records-lag": None if bounds is None else self._lag_to(position, bounds),
             "records-lag-avg": lag_mean,
             "records-lag-max": lag_max,
             "records-lead": lead,

@@ -42,7 +42,7 @@ from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
 from embedlog.producer.idempotence import Appender, Idempotent, Plain
 from embedlog.producer.targets import QueueTarget, TopicTarget
-from embedlog.storage.call_deadline import Patience
+from embedlog.storage.call_deadline import Slice
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Sender:
             return
         targets = [self._targets[queue] for queue in queues if queue.enter()]
         try:
-            with contextlib.suppress(EmbedlogError), Patience(lambda: True, SLICE_NS):  # each delivery meets the error again
+            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS):  # each delivery meets the error again
                 for target in targets:
                     self._locate(target)
                 self.appender.announce([target for target in targets if target.attempt or self._begin(target)])
@@ -216,18 +216,18 @@ class Sender:
 
     def _try(self, target: QueueTarget, attempt: Attempt) -> None:
         attempt.begin()
-        patience = Patience(lambda: self._others_wait(target), SLICE_NS)
+        part = Slice(lambda: self._others_wait(target), SLICE_NS)
         try:
             if target.dropped is not None:
                 raise target.dropped
             self.in_flight = len(attempt.batches)
             attempt.until_ns = attempt.until_ns or self._deadline_ns(attempt.batches[0])
-            with patience:
+            with part:
                 appended = self._append(target, attempt, attempt.until_ns)
         except BaseException as error:  # noqa: BLE001  (as above)
             self.in_flight = 0
-            if patience.ended and isinstance(error, EmbedlogError) and error.retriable and attempt.goes_on():
-                target.queue.rest(attempt.pause_s() if patience.awaits and self._others_wait(target) else 0)
+            if part.ended and isinstance(error, EmbedlogError) and error.retriable and attempt.goes_on():
+                target.queue.rest(attempt.pause_s() if part.awaits and self._others_wait(target) else 0)
                 return
             attempt.end()
             self._not_written(target, attempt, error)

@@ -22,7 +22,7 @@ NEVER_NS: Final = 2**63 - 1
 
 class _Calls(threading.local):
     deadline_ns: int = NEVER_NS
-    patience: Patience | None = None
+    part: Slice | None = None
 
 
 _calls = _Calls()
@@ -35,17 +35,17 @@ def bounded(deadline_ns: int) -> int:
 
 def wait_end(deadline_ns: int) -> int:
     """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is over (CALLDEADLINE-3)."""
-    patience = _calls.patience
-    return deadline_ns if patience is None else patience.end_of_wait(deadline_ns)
+    part = _calls.part
+    return deadline_ns if part is None else part.end_of_wait(deadline_ns)
 
 
 def work_end(deadline_ns: int) -> int:
     """The end of the work of this thread on one partition, in steps, in the same way."""
-    patience = _calls.patience
-    return deadline_ns if patience is None else patience.end_of_work(deadline_ns)
+    part = _calls.part
+    return deadline_ns if part is None else part.end_of_work(deadline_ns)
 
 
-class Patience:
+class Slice:
     """A context: this thread may have other work. `busy` shows whether it has some now.
 
     `ended`: a call inside ended early for that, so its error says nothing; it may be made again. `awaits`: a change of the set.
@@ -55,16 +55,16 @@ class Patience:
 
     def __init__(self, busy: Callable[[], bool], slice_ns: int) -> None:
         self._busy, self._slice_ns, self._until_ns = busy, slice_ns, NEVER_NS
-        self._before: Patience | None = None
+        self._before: Slice | None = None
         self.ended = self.awaits = False
 
-    def __enter__(self) -> Patience:
-        self._before, _calls.patience = _calls.patience, self
+    def __enter__(self) -> Slice:
+        self._before, _calls.part = _calls.part, self
         self._until_ns = system.boot_ns() + self._slice_ns
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        _calls.patience = self._before
+        _calls.part = self._before
 
     def end_of_wait(self, deadline_ns: int) -> int:
         """As `wait_end`."""

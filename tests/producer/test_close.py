@@ -23,6 +23,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.partition.state import PartitionState
+from embedlog.producer import transaction_manager
 from embedlog.producer.accumulator import Accumulator
 from embedlog.testing import faults
 from tests.support import producer_helpers
@@ -69,6 +70,27 @@ def test_a_close_that_runs_out_of_time_fails_the_rest(log: embedlog.Log, stuck: 
     stuck.go.set()
     assert written.result(10).offset == 0
     assert values(log) == [b"on its way"]
+
+
+def test_a_close_has_one_deadline_for_the_records_and_the_abort(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records use up the whole time. The clock is one that only waits advance."""
+    clock, waits = [100.0], list[float | None]()
+
+    def flush(timeout_s: float | None) -> bool:
+        waits.append(timeout_s)
+        clock[0] += timeout_s or 0
+        return False
+
+    with log.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with monkeypatch.context() as patched:
+            patched.setattr(producer._accumulator, "flush", flush)
+            patched.setattr(producer._transaction, "_clock_ns", lambda: int(clock[0] * 1e9))
+            patched.setattr(transaction_manager.time, "monotonic", lambda: clock[0])
+            with pytest.raises(DeadlineError):
+                producer._transaction.close(5)
+        assert waits == [5, 0]
 
 
 def test_closing_the_log_sends_what_its_producers_hold(tmp_path: Path) -> None:

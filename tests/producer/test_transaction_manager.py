@@ -25,7 +25,7 @@ from embedlog.errors import (
     TransactionAbortedError,
 )
 from embedlog.format.record_columns import Stamp
-from embedlog.producer import sender, transaction_manager
+from embedlog.producer import sender
 from embedlog.producer.transaction_manager import CALLS, PREDECESSORS, Machine, State
 from tests.support.producer_helpers import Stuck, log, stuck, values
 
@@ -360,28 +360,6 @@ def test_a_close_that_cannot_end_the_transaction_says_so(
     owner.failures = [LockTimeoutError("held")]
     ready.close(1)
     assert "a transaction that could not be ended" in caplog.text
-
-
-def test_a_close_has_one_deadline_for_the_records_and_the_abort(
-    owner: FakeOwner, ready: embedlog.Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The records use up the whole time. The clock is one that only waits advance."""
-    clock, waits = [100.0], list[float | None]()
-
-    def flush(timeout_s: float | None) -> bool:
-        waits.append(timeout_s)
-        clock[0] += timeout_s or 0
-        return False
-
-    monkeypatch.setattr(ready._transaction._accumulator, "flush", flush)
-    monkeypatch.setattr(ready._transaction, "_clock_ns", lambda: int(clock[0] * 1e9))
-    monkeypatch.setattr(transaction_manager.time, "monotonic", lambda: clock[0])
-    ready.begin_transaction()
-    with pytest.raises(DeadlineError):
-        ready._transaction.close(5)
-    monkeypatch.undo()
-    assert waits == [5, 0]
-    assert owner.story[-1] == ("close",)
 
 
 def test_many_threads_send_until_the_commit_and_no_record_is_in_between(

@@ -18,7 +18,7 @@ from embedlog.replica_set import copying
 from embedlog.replica_set.catching_up import CatchUp
 from embedlog.replica_set.following import follower_lags
 from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollower
-from embedlog.storage.call_deadline import Patience
+from embedlog.storage.call_deadline import Slice
 from tests.faults.harness.processes import until
 from tests.replica_set.test_opening import QUIET, isr, made, paths, send
 from tests.replica_set.test_returning import replica
@@ -121,11 +121,11 @@ def test_a_pause_of_the_copying_process_is_no_lag(clock: Clock) -> None:
 def test_a_copy_ends_early_for_other_work(clock: Clock) -> None:
     """A chunk is copied in each part, so the copy goes on."""
     step = FollowerLags(30 * SECOND_NS).watch(2, lambda: 9, 1 << 62)
-    with Patience(lambda: True, 0) as patience:
+    with Slice(lambda: True, 0) as part:
         assert step(3)
-        assert not patience.ended
+        assert not part.ended
         assert not step(4)
-        assert patience.ended
+        assert part.ended
 
 
 def test_a_copy_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
