@@ -63,6 +63,7 @@ class Attempt:
         self._parts = min(self._parts + 1, PARTS_MAX)
         return min(SLICE_NS << (self._parts - 1), max(0, self.until_ns - system.boot_ns())) / 1e9
 
+    @property
     def whole(self) -> int:
         """The number of leading batches that are completely in the log, and committed if that is needed (REPLICA-4)."""
         progress, whole = self.progress, 0
