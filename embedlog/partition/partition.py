@@ -429,12 +429,12 @@ class Partition:
         retention.unlink_deleted(state)
         return deleted
 
-    def delete_records(self, offset: int, epoch: int | None = None) -> int:
+    def delete_records(self, offset: int, epoch: int | None = None, deadline_ns: int | None = None) -> int:
         """Raise the log start to `offset` (-1: the high watermark); the new one. REQUIRES the directory lock, except in a set.
 
         Raises OffsetOutOfRangeError, DurabilityError; Fenced if the page is not in this epoch.
         """
-        return retention.delete_records(self._lock, self._syncer, offset, epoch)
+        return retention.delete_records(self._lock, self._syncer, offset, epoch, deadline_ns)
 
     def dirty_ratio(self, known: int, now_ms: int) -> float | None:
         """The share of the log that a compaction would read, None if no pass is due. `known`: as for `compact`."""

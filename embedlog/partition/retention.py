@@ -111,19 +111,22 @@ def publish_start(held: LockedPartition, now: Published, start: int) -> Publishe
     return after
 
 
-def delete_records(lock: AppendLock, syncer: Syncer, offset: int, epoch: int | None = None) -> int:
+def delete_records(
+    lock: AppendLock, syncer: Syncer, offset: int, epoch: int | None = None, deadline_ns: int | None = None
+) -> int:
     """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
 
     With an epoch the page must be in it: in another one, other records can be at these offsets.
     Skipped records are synced first: after a power loss a log must not end before its start.
     REQUIRES the directory lock, which covers the checkpoint. In a set the caller writes the checkpoint later.
-    Raises OffsetOutOfRangeError, DurabilityError, Fenced.
+    Raises DurabilityError; OffsetOutOfRangeError, Fenced and LockTimeoutError with nothing deleted.
     """
     state = lock.state
+    until = state.deadline() if deadline_ns is None else deadline_ns
     start = state.bounds().high_watermark if offset == -1 else offset
     if state.durable_offset < start <= state.bounds().high_watermark:
-        syncer.wait(start, state.deadline())
-    with lock.exclusive() as held:
+        syncer.wait(start, until)
+    with lock.exclusive(until) as held:
         now = held.now
         if epoch is not None and now.epoch != epoch:
             raise Fenced

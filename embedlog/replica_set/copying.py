@@ -98,7 +98,7 @@ def copy(
         if own.high_watermark < source.log_start <= own.log_end:  # COPYING-9
             follower.replica.learn(leader.epoch, source.log_start, deadline_ns)
             own = follower.published()
-        follower.delete_records(min(source.log_start, own.high_watermark), leader.epoch)
+        follower.delete_records(min(source.log_start, own.high_watermark), leader.epoch, deadline_ns)
     return at
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,7 @@ class PartitionReplicas(Leaders):
     def _not_committed(self, leader: Leader, end: int, why: str = "but not committed") -> NotEnoughReplicasAfterAppendError:
         _, replica = leader.partition.replica.published()
         text = f"the records of {self.name} below {end} are in the leader's log, {why}"
-        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self._in_sync(replica))
+        return NotEnoughReplicasAfterAppendError(text, offset=end - 1, **self.size_facts(replica))
 
     def note_appended(self) -> None:
         """Records were appended with `acks=1`: the housekeeper of this process commits them."""
@@ -223,19 +223,20 @@ class PartitionReplicas(Leaders):
         """The error of an append that the leader refuses, because the decided ISR is too small."""
         _, replica = leader.partition.replica.published()
         return NotEnoughReplicasError(
-            f"too few replicas of {self.name} are in sync; nothing was written", **self._in_sync(replica)
+            f"too few replicas of {self.name} are in sync; nothing was written", **self.size_facts(replica)
         )
 
-    def _in_sync(self, replica: Replica) -> dict[str, Any]:
-        """The facts of an error about the size of the ISR."""
-        isr = tuple(node for node, slot in self._directories.slots().items() if replica.decided_isr >> slot & 1)
+    def size_facts(self, replica: Replica | None = None) -> dict[str, Any]:
+        """The facts of an error about the size of the ISR of a page, or of the newest decision."""
         state = self._decisions.hint()
         decided = self.decided(state)
+        isr, known = decided.isr, state.required(decided)
+        if replica is not None:
+            isr = tuple(node for node, slot in self._directories.slots().items() if replica.decided_isr >> slot & 1)
+            known = replica.min_in_sync if replica.min_in_sync != UNSETTLED else known
         away = {node: self._reason(node) for node in decided.replicas if node not in isr or self._directories.get(node) is None}
-        known = replica.min_in_sync if replica.min_in_sync != UNSETTLED else state.required(decided)
-        required = max(known, self.needed())
         return {
-            "topic": self.topic, "partition": self.number, "isr": isr, "required": required, "away": away,
+            "topic": self.topic, "partition": self.number, "isr": isr, "required": max(known, self.needed()), "away": away,
             "retriable": True,
         }  # fmt: skip
 
@@ -299,42 +300,6 @@ class PartitionReplicas(Leaders):
             with suppress(Fenced):
                 follower.replica.learn(leader.epoch, high_watermark, deadline_ns)
         self._spread = high_watermark
-
-    def raise_start(self, leader: Leader, start: int, deadline_ns: int) -> None:
-        """Store a log start in every other directory of the ISR; a follower that fails leaves it (REPLICA-20).
-
-        All that can fail comes first: a follower takes the records and the high watermark, which its log start must not pass.
-        Raises LeaderChanged, and NotEnoughReplicasError if the ISR is too small for an append: a replica outside it could lead
-        next. With NotEnoughReplicasAfterAppendError some followers have deleted.
-        """
-        self._in_each_follower(leader, deadline_ns, lambda follower: self._prepare_start(leader, follower, start, deadline_ns))
-        if not self.is_large_enough(leader):
-            raise self.too_few(leader)
-        self._in_each_follower(leader, deadline_ns, lambda follower: follower.delete_records(start, leader.epoch))
-        if not self.is_large_enough(leader):
-            _, replica = leader.page()
-            text = (
-                f"the deletion of the records of {self.name} below {start} has begun, but too few replicas are in sync: repeat it"
-            )
-            raise NotEnoughReplicasAfterAppendError(text, offset=start - 1, **self._in_sync(replica))
-
-    def _prepare_start(self, leader: Leader, follower: Partition, start: int, deadline_ns: int) -> None:
-        """Let a follower have everything below a log start, and know that it is committed."""
-        if follower.bounds().log_start < start:
-            copy(leader, follower, start, deadline_ns)
-            follower.replica.learn(leader.epoch, start, deadline_ns)
-
-    def _in_each_follower(self, leader: Leader, deadline_ns: int, call: Callable[[Partition], object]) -> None:
-        """Make a call in each follower of the ISR; one that fails leaves it. Raises LeaderChanged."""
-        for node, follower in self.in_sync(leader, deadline_ns)[1:]:
-            try:
-                call(follower)
-            except EmbedlogError as problem:
-                if self.blame(problem) == leader.node:
-                    raise LeaderChanged from problem
-                self.leave(leader, node, deadline_ns)
-            except (Fenced, NotLeader) as changed:
-                raise LeaderChanged from changed
 
     def _commit_rest(self, leader: Leader, deadline_ns: int, *, wait: bool = True) -> None:
         """Commit what was appended with `acks=1`, if the ISR is large enough. `wait`: for a majority that must decide."""

@@ -5,9 +5,9 @@ REPLICATEDPARTITION-1  an append is made once: before it continues at another le
     after the commit
 REPLICATEDPARTITION-2  a decision under the append lock counts only after its commit: leaving `exclusive` waits for that
     (REPLICA-22)
-REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and in the leader last. A call
-    that is refused, because the ISR is too small or a member cannot leave it, has deleted nothing. What readers of the leader
-    miss is deleted in the whole ISR
+REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of the ISR first, and in the leader last. What
+    readers of the leader miss is deleted in the whole ISR. A call that is refused has deleted nothing, or its error says that it
+    has begun (RECORDDELETION-2)
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
-from embedlog.partition.log_context import Appended, AppendProgress, check_start
+from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
+from embedlog.replica_set.following.record_deletion import RecordDeletion
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.led_partition import LedPartition
 from embedlog.replica_set.open_directories import is_of_storage
@@ -393,25 +394,25 @@ class ReplicatedPartition(LedPartition):
     def delete_records(self, offset: int) -> int:
         """As `Partition.delete_records`: the log start is on disk in all directories of the ISR (REPLICATEDPARTITION-3).
 
-        Raises also NotEnoughReplicasError, NotEnoughDirectoriesError; LeaderNotAvailableError.
+        Raises also NotEnoughReplicasError, NotEnoughDirectoriesError, LeaderNotAvailableError; NotEnoughReplicasAfterAppendError
+        if a replica may have deleted (RECORDDELETION-2).
         """
         self._check_open()
         until = self.deadline()
-        while True:
-            try:
-                leader = self._shown(until)
-                high_watermark = leader.shown().high_watermark
-                offset = high_watermark if offset == -1 else offset  # the next leader deletes up to the same one
-                check_start(offset, high_watermark, self._replicas.name, leader.partition.path)
-                self._replicas.raise_start(leader, offset, until)
-                start = leader.partition.delete_records(offset, leader.epoch)
-                self._replicas.raise_start(leader, offset, until)  # in a member that joined meanwhile
-                return start
-            except (LeaderChanged, Fenced, NotLeader):
-                self._leader = None
-            except EmbedlogError as problem:
-                self._failed(problem, until)
-            self._check_deadline(until)
+        deletion = RecordDeletion(self._replicas, offset, until)
+        try:
+            while True:
+                try:
+                    return deletion.everywhere(self._shown(until))
+                except (LeaderChanged, Fenced, NotLeader):
+                    self._leader = None
+                except EmbedlogError as problem:
+                    self._failed(problem, until)
+                self._check_deadline(until)
+        except EmbedlogError as problem:
+            if not deletion.begun:
+                raise
+            raise deletion.unfinished(problem) from problem
 
     # ---- reading ---------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from embedlog.partition import append_lock
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_set import parallel_sync
 from embedlog.replica_set.assignments import Assignments
+from embedlog.replica_set.following.record_deletion import RecordDeletion
 from embedlog.replica_set.leaders import Leader, LeaderChanged
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from tests.support.replica_moves import WAIT_S, moved, opened, partition_of, values
@@ -236,15 +237,15 @@ def test_records_stay_deleted_if_another_replica_leads_before_the_followers_dele
     """The page of a leader that follows by now names no member of the ISR: the followers were not asked to delete anything."""
     with written(tmp_path, **BY_HAND) as log:
         send(log, b"b")
-        raise_start, led = PartitionReplicas.raise_start, list[int]()
+        in_followers, led = RecordDeletion.in_followers, list[int]()
 
-        def late(self: PartitionReplicas, leader: Leader, start: int, deadline_ns: int) -> None:
+        def late(self: RecordDeletion, leader: Leader) -> None:
             if not led:
                 led.append(leader.node)
                 follow(tmp_path, log)
-            raise_start(self, leader, start, deadline_ns)
+            in_followers(self, leader)
 
-        monkeypatch.setattr(PartitionReplicas, "raise_start", late)
+        monkeypatch.setattr(RecordDeletion, "in_followers", late)
         assert log.delete_records({T0: 1}) == {T0: 1}
         assert led == [1]
         assert log.describe_topic("t").partitions[0].log_start_offset == 1

@@ -15,6 +15,7 @@ from embedlog import StorageError, TopicPartition
 from embedlog.partition.partition import Partition
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_set import partition_replicas
+from embedlog.replica_set.following.record_deletion import RecordDeletion
 from embedlog.replica_set.leaders import Leader
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.replica_set.replicated_partition import ReplicatedPartition
@@ -167,16 +168,16 @@ def test_a_deletion_of_records_is_repeated_at_the_next_leader(tmp_path: Path, mo
                 producer.send("t", b"%d" % number, partition=0)
             producer.flush()
             another.send("t", b"10", partition=0).result(DEADLINE_S)
-            raise_start, lost = PartitionReplicas.raise_start, list[int]()
+            in_followers, lost = RecordDeletion.in_followers, list[int]()
 
-            def raised(replicas: PartitionReplicas, leader: Leader, start: int, deadline_ns: int) -> None:
+            def raised(deletion: RecordDeletion, leader: Leader) -> None:
                 if not lost:
                     lost.append(leader.node)
                     found.lose(leader.node)
                     another.send("t", b"11", partition=0).result(DEADLINE_S)  # its process elects the next leader
-                raise_start(replicas, leader, start, deadline_ns)
+                in_followers(deletion, leader)
 
-            monkeypatch.setattr(PartitionReplicas, "raise_start", raised)
+            monkeypatch.setattr(RecordDeletion, "in_followers", raised)
             assert found.log.delete_records({PARTITION: 8}) == {PARTITION: 8}
         assert lost == [1]
         found.bring_back(1)
