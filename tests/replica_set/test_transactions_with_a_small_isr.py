@@ -10,6 +10,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
+from embedlog._native import system
 from embedlog.coordination.transactions.transaction_coordinator import Transactions
 from embedlog.errors import (
     DeadlineError,
@@ -141,23 +142,32 @@ def test_an_end_that_waits_until_its_deadline_names_the_remedy(log: embedlog.Log
 
 def test_others_do_not_wait_for_replicas(log: embedlog.Log, tmp_path: Path, waits: list[int]) -> None:
     """A reader of committed offsets got NotEnoughReplicasError. The housekeeper must not wait for the ISR: it restores it."""
+    append_marker = ReplicatedPartition.append_marker
+
+    def of_no_offsets(self: ReplicatedPartition, *arguments: Any, **options: Any) -> int | None:
+        if self.topic == "__consumer_offsets":
+            raise NotEnoughReplicasError("too few", retriable=True)
+        return append_marker(self, *arguments, **options)
+
     with log.producer(transactional_id="x", linger_ms=0, max_block_ms=300) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(FIRST.topic, b"v").result(20)
         producer.send_offsets_to_transaction({FIRST: 1}, embedlog.GroupMetadata("g"))
         lose(log, tmp_path, noticed=True)
-        with pytest.raises(DeadlineError):
-            producer.commit_transaction()
-        assert waits
-        del waits[:]
-        assert not help_out(log, 0, "__consumer_offsets")
-        log.housekeep()
-        with log.consumer(group_id="g", default_api_timeout_ms=300) as consumer:
-            consumer.assign([FIRST])
-            with pytest.raises(DeadlineError, match="undecided transaction"):
-                consumer.committed(FIRST)
-        assert not waits
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ReplicatedPartition, "append_marker", of_no_offsets)
+            with pytest.raises(DeadlineError):
+                producer.commit_transaction()
+            assert waits
+            del waits[:]
+            assert not help_out(log, 0, "__consumer_offsets")
+            log.housekeep()
+            with log.consumer(group_id="g", default_api_timeout_ms=300) as consumer:
+                consumer.assign([FIRST])
+                with pytest.raises(DeadlineError, match="undecided transaction"):
+                    consumer.committed(FIRST)
+            assert not waits
         put_back(log, tmp_path)
         log.housekeep()
         assert log.group_offsets("g")[FIRST].offset == 1
@@ -207,3 +217,38 @@ def test_a_recovery_is_repeated_by_the_next_owner(log: embedlog.Log, monkeypatch
     monkeypatch.setattr(Transactions, "recover_if_due", failing_once)
     assert begun(log).owner.stamp.producer_id >= 0
     assert len(failures) == len(waits) == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_partition_without_a_leader_keeps_no_marker_from_the_others(log: embedlog.Log, tmp_path: Path, commit: bool) -> None:
+    """Its marker comes first by name: readers of the other partitions stopped at the transaction until it had a leader."""
+    log.create_topic("Away", assignment={0: [3]}, config={"min.insync.replicas": 1})
+    writer = begun(log, "x")
+    for topic in (FIRST.topic, "Away"):
+        writer.write(b"v", topic=topic)
+    (tmp_path / "d3").rename(tmp_path / "away3")
+    with pytest.raises(DeadlineError, match="is decided"):
+        writer.owner.end(commit, system.boot_ns() + 3_000_000_000)
+    assert log._engine.partition(*FIRST).open_transactions() == []
+    assert of_transactions(log) == ([b"v"] if commit else [])
+    (tmp_path / "away3").rename(tmp_path / "d3")
+    writer.owner.end(commit)
+    assert committed(log, "Away") == ([b"v"] if commit else [])
+
+
+def test_a_reader_ends_the_transactions_after_one_that_cannot_be_ended_now(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("x", "y"):
+        begun(log, name).write(b"v", topic=FIRST.topic)
+    settled = []
+
+    def settle(self: Transactions, name: str, *_: object) -> bool:
+        settled.append(name)
+        if len(settled) == 1:
+            raise LeaderNotAvailableError("no leader")
+        return True
+
+    monkeypatch.setattr(Transactions, "settle", settle)
+    assert log._engine.transactions.resolve(log._engine.partition(*FIRST))
+    assert settled == ["x", "y"]

@@ -14,7 +14,8 @@ TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stabl
     transaction
 TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too few replicas are in sync, or a leader is missing.
     Then it gets DeadlineError, and the decision is valid. A reader and the housekeeper do not wait: they come again, and the
-    replicas join the ISR by the housekeeper
+    replicas join the ISR by the housekeeper. The markers of the other partitions are written meanwhile, those of partitions
+    without a leader last
 TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it counts if the leaders did not
     change until the locks were left: at another leader, other processes decide
 """
@@ -182,15 +183,24 @@ class Transactions:
             raise DeadlineError(f"{what}: {why}") from problem
 
     def _finish_once(self, name: str, seen: Transaction, deadline_ns: int) -> None:
-        """As `finish`. Raises also NotEnoughReplicasError, LeaderNotAvailableError, before the deadline too."""
-        targets = self.host.existing(sorted(seen.partitions))  # in the order of locks
+        """As `finish`. Raises also NotEnoughReplicasError, LeaderNotAvailableError, before the deadline too.
+
+        A partition that is not available keeps no marker from the others: its error is raised after them.
+        """
+        targets = self.host.existing(sorted(seen.partitions))
         durable = to_be_durable(targets)
         if durable:
             self.sync_data([self.topic.partition(self.topic.partition_of(name))], deadline_ns)
         system.point("txn-decided")
-        for partition in targets:
-            self._mark(partition, seen, deadline_ns)
+        problems = []
+        for partition in sorted(targets, key=self._has_no_leader):  # which waits until the deadline
+            try:
+                self._mark(partition, seen, deadline_ns)
+            except (LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError) as problem:  # of this partition alone
+                problems.append(problem)
             system.point("txn-marked")
+        if problems:
+            raise problems[0]
         self.sync_data(durable, deadline_ns)
         self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
         system.point("txn-completed")
@@ -198,6 +208,9 @@ class Transactions:
     def sync_data(self, partitions: Sequence[DurableLog], deadline_ns: int) -> None:
         """Sync all published records of these partitions. Raises DurabilityError, LockTimeoutError."""
         self.syncs.sync(unsynced((each, each.published().log_end) for each in partitions), deadline_ns)
+
+    def _has_no_leader(self, partition: TransactionalLog) -> bool:
+        return partition.replicated and not self.host.is_led(partition)
 
     @staticmethod
     def _mark(partition: TransactionalLog, seen: Transaction, deadline_ns: int) -> None:
@@ -225,21 +238,29 @@ class Transactions:
         if self.host.read_only:
             return False
         until = system.boot_ns() + RESOLVE_NS if deadline_ns is None else deadline_ns
-        done = False
-        try:
-            opened = partition.open_transactions()
-            if opened:
+        opened, done = list[int](), False
+        with self._left_to_the_next_call(partition):
+            found = [producer_id for producer_id, _, _ in partition.open_transactions()]
+            if found:
                 self.recover_if_due(until)
-            for producer_id, _, _ in opened:
-                found = self._find(producer_id)
-                if found is not None:
-                    done |= self.settle(*found, until)
+            opened = found
+        for producer_id in opened:
+            with self._left_to_the_next_call(partition):
+                state = self._find(producer_id)
+                if state is not None:
+                    done |= self.settle(*state, until)
+        return done
+
+    @contextlib.contextmanager
+    def _left_to_the_next_call(self, partition: TransactionalLog) -> Iterator[None]:
+        try:
+            yield
         except (
             LockTimeoutError, StorageError, DurabilityError, DeadlineError, LeaderNotAvailableError, NotEnoughReplicasError,
         ) as problem:  # fmt: skip
-            what = f"a transaction in {partition.topic}-{partition.number} cannot be ended now"
-            _logging.report(logger, logging.INFO, (partition.path, "end"), what, problem)
-        return done
+            name = f"{partition.topic}-{partition.number}"
+            what = f"a transaction in {name} cannot be ended now"
+            _logging.report(logger, logging.INFO, (self.host.path, name, "end"), what, problem)
 
     def open_in(self, partition: TransactionalLog) -> list[str]:
         """The transactional ids with an open transaction in this partition."""
