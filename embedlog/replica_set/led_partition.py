@@ -9,7 +9,8 @@ LEDPARTITION-4  the page of the leader shows its epoch also after a call that re
 LEDPARTITION-5  a leader is used while no decision has another one: each call compares the version of the decisions. The page of a
     leader in a removed directory is never written again
 LEDPARTITION-6  a process that changes nothing may read a follower, whose high watermark is late: that it ends there does not show
-    that the log does. A leader that has committed the start of its epoch shows that, or all members of the ISR together
+    that the log does. A leader that has committed the start of its epoch shows that, or all members of the ISR together. Then a
+    majority of the directories must show that this is the ISR
 """
 
 from __future__ import annotations

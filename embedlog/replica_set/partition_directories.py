@@ -52,6 +52,9 @@ class Decisions(Protocol):
     def hint(self) -> State:
         """The state by one reachable copy (QUORUM-7)."""
 
+    def is_newest(self, state: State) -> bool:
+        """Whether a hint has all decisions that count. False without a majority."""
+
     def settle(self, deadline_ns: int | None = None) -> State:
         """The newest state, in which every record counts. Raises NotEnoughDirectoriesError."""
 
@@ -157,10 +160,15 @@ class PartitionDirectories:
         return found
 
     def lacks(self, end: int) -> bool:
-        """Whether every member of the decided ISR is reached, and none has the records below `end`: they are lost."""
+        """Whether every member of the decided ISR is reached, and none has the records below `end`: they are lost.
+
+        The decision log of a minority does not show that: other replicas may have been elected meanwhile.
+        """
         with suppress(EmbedlogError):
-            members = [self.reached(node) for node in self.decided(self._decisions.hint()).isr]
-            return all(member is not None and member.published().log_end < end for member in members)
+            state = self._decisions.hint()
+            members = [self.reached(node) for node in self.decided(state).isr]
+            lacking = all(member is not None and member.published().log_end < end for member in members)
+            return lacking and self._decisions.is_newest(state)
         return False
 
     def _partition(self, member: OpenDirectory) -> Partition:

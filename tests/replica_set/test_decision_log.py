@@ -417,3 +417,21 @@ def test_records_that_are_none_leave_their_copy_out(tmp_path: Path) -> None:
         path.write_bytes(data)
         process.decide(2)
     Acted(1, 2).check(tmp_path, (2, 3))
+
+
+def test_a_hint_is_the_newest_state_if_a_majority_has_no_later_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(tmp_path)
+    with Process(tmp_path) as process, Process(tmp_path) as other:
+        before = other.log.hint()
+        assert other.log.is_newest(before)
+        monkeypatch.setattr(LockedCopy, "settle", lambda *_: None)
+        process.decide(2)
+        assert not other.log.is_newest(other.log.hint()), "a record that is not settled can count"
+        monkeypatch.undo()
+        process.decide(3)
+        assert other.log.is_newest(other.log.hint())
+        assert not other.log.is_newest(before)
+        promise.write(copy_path(tmp_path, 1), promise.read(copy_path(tmp_path, 1))._replace(incomplete=True))
+        assert other.log.is_newest(other.log.hint())
+        other.log.detach(2)
+        assert not other.log.is_newest(other.log.hint())

@@ -12,6 +12,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import LeaderNotAvailableError, OffsetOutOfRangeError
+from tests.replica_set.test_opening import send
 from tests.support.replica_moves import opened, values
 from tests.support.replica_partitions import Process, a_set
 from tests.support.stamped_batches import run_of
@@ -185,3 +186,41 @@ def test_records_above_the_end_of_all_replicas_in_sync_are_not_awaited(tmp_path:
         partition = log._engine.partition("t", 0)
         with pytest.raises(LeaderNotAvailableError):
             partition.awaited_bounds(5, "read_uncommitted")
+
+
+def test_the_decisions_of_a_minority_do_not_show_that_records_are_lost(tmp_path: Path) -> None:
+    """Its directory was the ISR once. Another one leads since then, and has the records: a scan took them for lost."""
+    settings = {"housekeeping": False, "lock.timeout.ms": 1000, "auto.leader.rebalance.enable": False}
+    paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
+    with embedlog.open(paths, config=settings) as log:
+        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 1})
+        send(log, b"0")
+        paths[1].rename(tmp_path / "away2")
+        send(log, b"1")
+        assert log.replicas("t").partitions[0].isr == (1,)
+    paths[0].rename(tmp_path / "away1")
+    (tmp_path / "away2").rename(paths[1])
+    with embedlog.open(paths, config=settings) as log:
+        log.elect("t", unclean=True, node=2)
+        send(log, b"1", b"2", b"3")
+    paths[1].rename(tmp_path / "away2")
+    (tmp_path / "away1").rename(paths[0])
+    for newest in (False, True):  # the third directory has the election, and no replica
+        paths[2].rename(tmp_path / "away3") if not newest else (tmp_path / "away3").rename(paths[2])
+        with embedlog.open(paths, read_only=True, config=settings) as log:
+            partition: Any = log._engine.partition("t", 0)
+            with pytest.raises(LeaderNotAvailableError):
+                partition.awaited_bounds(4, "read_uncommitted")
+
+
+def test_records_that_the_only_replica_in_sync_lacks_are_lost_if_a_majority_shows_its_election(tmp_path: Path) -> None:
+    settings = {"housekeeping": False, "lock.timeout.ms": 600_000}
+    paths = [tmp_path / f"d{node}" for node in (1, 2, 3)]
+    with embedlog.open(paths, config=settings | {"lock.timeout.ms": 2000}) as log:
+        log.create_topic("t", assignment={0: [1, 2]}, config={"min.insync.replicas": 1})
+        send(log, b"0")
+        paths[1].rename(tmp_path / "away2")
+        send(log, b"1")
+    with embedlog.open(paths, read_only=True, config=settings) as log:
+        partition: Any = log._engine.partition("t", 0)
+        assert partition.awaited_bounds(4, "read_uncommitted").high_watermark == 2

@@ -38,6 +38,9 @@ class Decisions:
     def hint(self) -> State:
         return self.state
 
+    def is_newest(self, state: State) -> bool:
+        return state is self.state
+
     def settle(self, deadline_ns: int | None = None) -> State:
         return self.state
 

@@ -6,6 +6,7 @@ DECISIONLOG-2  a copy that fails in the middle is left out. The decision begins 
 DECISIONLOG-3  an answer without a record, also a refusal, is given only in a settled state: a found record is settled first
 DECISIONLOG-4  a term is continued only if it is the highest promise of all locked copies and its own record is the last one
 DECISIONLOG-5  the state of this object contains counted records only
+DECISIONLOG-6  each record that counts is in the copies of a majority. So a majority without a later record shows that none counts
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, NamedTuple
 from embedlog import _logging
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StateError
-from embedlog.replica_set.decisions import decision_view
+from embedlog.replica_set.decisions import decision_view, promise
 from embedlog.replica_set.decisions.copies import Batch, Copy, LockedCopy, advancement, batch_of
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
 from embedlog.replica_set.decisions.promise import TERM_MAX
@@ -122,6 +123,21 @@ class DecisionLog:
                 self._shown = (seen, found)
                 break
         return self.last_view()
+
+    def is_newest(self, state: State) -> bool:
+        """Whether a hint has all decisions that count: a majority of its voters has no record after it (DECISIONLOG-6).
+
+        No lock is taken, so it may say no while another process decides.
+        """
+        view, found = self.view(), set[int]()
+        for copy in self._renewed():
+            with contextlib.suppress(EmbedlogError):
+                if copy.partition.replica.published()[0].log_end > view.position:
+                    return False
+                if not promise.read(copy.partition.path).incomplete:
+                    found.add(copy.node)
+        voters = frozenset(state.voters) or self._first_voters
+        return view.state is state and 2 * len(found & voters) > len(voters)
 
     def written(self) -> State:
         """The state with all records of the most advanced copy, of which some may not count: for the paths of directories."""
