@@ -4,7 +4,8 @@ DELETEDTOPIC-1  a decision deletes a topic. Then its committed offsets are delet
     each directory. A directory that was away loses them after its return
 DELETEDTOPIC-2  the process that decided may end before the offsets are deleted. The entries of the topic show the housekeeper
     that they may remain. But all directories with an entry may be away: before a creation, the offsets of each name that no topic
-    has are deleted. A commit that has read the topics before the deletion ends before that
+    has are deleted. A commit that has read the topics before the deletion ends before that. Records that are not committed are
+    waited for: they may be such offsets, or delete them, and a later leader may lack them
 DELETEDTOPIC-3  the offsets of a newer topic of that name are kept
 """
 
@@ -15,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from embedlog.errors import NotEnoughDirectoriesError
+from embedlog.errors import NotEnoughDirectoriesError, NotEnoughReplicasError
 from embedlog.storage import files
 from embedlog.storage.call_deadline import Until
 
@@ -41,7 +42,18 @@ class DeletedTopics:
         if not names:
             return
         if self._engine.set.topics.get(OFFSETS) is not None:
-            self._forget(names)
+            try:
+                self._forget(names)
+            except NotEnoughReplicasError as problem:  # whose message is about records
+                named = ", ".join(map(repr, sorted(names)))
+                text = (
+                    f"{named} not created: too few replicas of {problem.topic}-{problem.partition} are in sync to show that no"
+                    " offset of a deleted topic with such a name remains"
+                )
+                raise NotEnoughReplicasError(
+                    text, topic=problem.topic, partition=problem.partition, isr=problem.isr, required=problem.required,
+                    away=problem.away, retriable=problem.retriable,
+                ) from problem  # fmt: skip
         for name, topic_id in self._engine.set.deleted_topics(names):
             self._engine.set.retire(name, topic_id)
 

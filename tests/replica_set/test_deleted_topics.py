@@ -237,6 +237,22 @@ def test_too_few_replicas_of_the_offsets_hold_up_the_names_that_have_some(tmp_pa
         assert committed(log) is None
 
 
+def test_a_creation_that_waits_in_vain_for_offsets_in_sync_names_its_topic(tmp_path: Path) -> None:
+    """The error was about the records of `__consumer_offsets`."""
+    with opened(tmp_path, 5, offsets_topic_num_partitions=1, lock_timeout_ms=1000) as log:
+        log.create_topic("t", replication_factor=5)
+        commit(log)
+        for node in replicas_of_offsets(log)[1:]:
+            (tmp_path / f"d{node}").rename(tmp_path / f"away{node}")
+        with log.consumer(group_id="g", default_api_timeout_ms=1000) as consumer:
+            with pytest.raises(embedlog.NotEnoughReplicasError):
+                consumer.commit({T0: 1})  # it is in the leader's log
+        with pytest.raises(embedlog.NotEnoughReplicasError, match=r"'u' not created: .*__consumer_offsets-0") as refused:
+            log.create_topic("u")
+        assert (type(refused.value), refused.value.retriable) == (embedlog.NotEnoughReplicasError, True)
+        assert log.topics() == ["t"]
+
+
 def test_the_offsets_are_looked_for_once_for_all_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
