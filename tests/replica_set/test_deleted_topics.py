@@ -244,9 +244,8 @@ def test_a_creation_that_waits_in_vain_for_offsets_in_sync_names_its_topic(tmp_p
         commit(log)
         for node in replicas_of_offsets(log)[1:]:
             (tmp_path / f"d{node}").rename(tmp_path / f"away{node}")
-        with log.consumer(group_id="g", default_api_timeout_ms=1000) as consumer:
-            with pytest.raises(embedlog.NotEnoughReplicasError):
-                consumer.commit({T0: 1})  # it is in the leader's log
+        with log.consumer(group_id="g", default_api_timeout_ms=1000) as consumer, pytest.raises(embedlog.NotEnoughReplicasError):
+            consumer.commit({T0: 1})  # it is in the leader's log
         with pytest.raises(embedlog.NotEnoughReplicasError, match=r"'u' not created: .*__consumer_offsets-0") as refused:
             log.create_topic("u")
         assert (type(refused.value), refused.value.retriable) == (embedlog.NotEnoughReplicasError, True)
