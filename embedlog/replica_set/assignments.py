@@ -5,7 +5,7 @@ SETMOVE-2  after the whole target has joined, one decision finishes it. It is in
     (REPLICA-24)
 SETMOVE-3  every step is found again in the decisions and the directories: any process continues after a stop
 SETMOVE-4  before the leader changes on request, its ISR copies what it has: an election loses no record of `acks=1` that was
-    there before
+    there before. So do the end and the cancellation of a reassignment that take the leader away
 """
 
 from __future__ import annotations
@@ -188,6 +188,10 @@ class Assignments:
 
             return event
 
+        for tp in (tp for tp, target in targets.items() if target is None):
+            decided = self._set.decisions.hint().partitions.get(places[tp])
+            if decided is not None and decided.leader in decided.adding:
+                self._commit(self._set.replicas(places[tp], tp.topic))
         steps = [step(places[tp], tp.topic, target) for tp, target in targets.items()]
         self._set.decisions.decide_all(steps, self._set.deadline(), reason="reassignment")
         for tp, place in places.items():

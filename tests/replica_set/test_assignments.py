@@ -92,6 +92,22 @@ def test_a_reassignment_can_be_cancelled_and_replaced(tmp_path: Path) -> None:
             log.reassign({TopicPartition("t", 7): [1]})
 
 
+def test_a_cancellation_that_takes_the_leader_away_loses_no_record_of_acks_1(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1]})
+        wanted = filled(log)
+        log.reassign({T0: [2, 3]})
+        replicas = log._engine.set.replicas(partition_place(log, T0), "t")  # type: ignore[attr-defined]
+        until_ns = system.boot_ns() + WAIT_S * 1_000_000_000
+        assert replicas.join(replicas.leader(until_ns), 2, until_ns)
+        assert log.elect("t", 0) == {T0: 2}
+        with log.producer(acks=1, enable_idempotence=False, linger_ms=0) as producer:
+            assert producer.send("t", b"by two", partition=0).result(WAIT_S).offset == len(wanted)
+        log.reassign({T0: None})
+        assert (partition_of(log, T0).replicas, partition_of(log, T0).leader) == ((1,), 1)
+        assert values(log) == [*wanted, b"by two"]
+
+
 def test_nothing_is_lost_while_partitions_move_under_producers_and_consumers(tmp_path: Path) -> None:
     with opened(tmp_path) as log, opened(tmp_path) as other:
         log.create_topic("t", assignment={0: [1], 1: [2]})
