@@ -131,7 +131,7 @@ def _check_other_racks(checked: CheckedSet, racks: Sequence[str | None] | None) 
     """Raises ReplicaSetError if members that are not given would be the only ones with a rack, or without one (GROWTH-5)."""
     every, given = checked.membership, {each.membership.node for each in checked.found if each.membership is not None}
     others = [each for each in every.members if each.node not in given and each.replicas] if every is not None else []
-    paths = {os.fspath(each.path) for each in checked.found}
+    paths = {os.fspath(each.path) for each in checked.found if each.membership is None}  # another member may be there
     for each in others if racks else ():
         if each.path not in paths and (each.rack is None) != (racks is not None and racks[0] is None):
             raise ReplicaSetError(

@@ -14,6 +14,9 @@ NODE-7  a forced retirement removes a directory with all its replicas. The rest 
 NODE-8  a foreign directory leaves every ISR, also the one of which it is the only member: its records are not those of the set.
     The partition notes that until the replica joins again, for the case that all its replicas are foreign (ELECT-10)
 NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
+NODE-10  a registered directory has the path at which it was found, also one that another node had: that one was moved, or is
+    absent. It keeps its path until it is registered at another one: who uses a path compares the identity there. A new
+    directory has a path of its own
 """
 
 from __future__ import annotations
@@ -47,8 +50,6 @@ def register(state: State, event: Register) -> Decision:
         return Refusal.INVALID_REGISTRATION
     epoch = old.broker_epoch if same_incarnation and not event.fresh else event.offset
     new = replace(old, incarnation=identity.incarnation, broker_epoch=epoch, path=identity.path, rack=identity.rack)
-    if _is_used(state, new):
-        return Refusal.INVALID_REGISTRATION
     records: list[Record] = [] if new == old else [new]
     if event.found is not Found.COMPLETE:
         records += [left for each in state.partitions.values() if (left := _without(state, each, event)) is not None]

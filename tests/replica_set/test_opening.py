@@ -19,6 +19,7 @@ from embedlog.errors import (
     ReplicaSetError,
     StorageError,
 )
+from embedlog.replica_set import membership
 from embedlog.storage import file_names, files, locks
 from tests.support.replica_directories import failing
 from tests.support.stamped_batches import run_of
@@ -54,6 +55,13 @@ def made(root: Path, count: int = 3) -> None:
 def content(root: Path) -> dict[str, bytes]:
     """The bytes of all files."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def recorded(path: Path) -> tuple[membership.Member, ...]:
+    """The members that a directory has recorded."""
+    found = membership.read(path)
+    assert found is not None
+    return found.members
 
 
 def isr(log: embedlog.Log) -> list[int]:
@@ -145,6 +153,41 @@ def test_a_directory_that_was_away_returns_with_the_next_opening(tmp_path: Path)
         log.housekeep()
         assert isr(log) == [1, 2, 3]
         assert values(log) == [b"first", b"second"]
+
+
+def test_directories_that_have_exchanged_their_paths_are_found_by_their_files(tmp_path: Path) -> None:
+    made(tmp_path)
+    for old, new in (("d1", "x"), ("d2", "d1"), ("x", "d2")):
+        (tmp_path / old).rename(tmp_path / new)
+    with embedlog.open(paths(tmp_path), read_only=True) as log:
+        assert values(log) == [b"first"]
+    for value in (b"second", b"third"):
+        with opened(tmp_path) as log:
+            assert [Path(each.path).name for each in log.replicas().directories] == ["d2", "d1", "d3"]
+            send(log, value)
+            assert isr(log) == [1, 2, 3]
+    assert [member.path for member in recorded(tmp_path / "d1")] == [str(tmp_path / name) for name in ("d2", "d1", "d3")]
+
+
+@pytest.mark.parametrize("given", [("d1", "d3"), ("d1", "d2", "d3")])
+def test_a_directory_at_the_path_of_a_lost_one_is_used(tmp_path: Path, given: tuple[str, ...]) -> None:
+    made(tmp_path)
+    removed(tmp_path / "d1")
+    (tmp_path / "d2").rename(tmp_path / "d1")
+    for _ in range(2):
+        with embedlog.open([tmp_path / name for name in given], config=QUIET) as log:
+            log.housekeep()
+            send(log, b"second")
+            found = {each.node: each for each in log.replicas().directories}
+            assert [each.answers for each in found.values()] == [False, True, True]
+            assert found[2].path == str(tmp_path / "d1")
+            assert isr(log) == [2, 3]
+    (tmp_path / "removed").rename(tmp_path / "d2")
+    with opened(tmp_path) as log:
+        log.housekeep()
+        assert isr(log) == [1, 2, 3]
+        assert values(log) == [b"first", b"second", b"second"]
+    assert [member.path for member in recorded(tmp_path / "d3")] == [str(tmp_path / name) for name in ("d2", "d1", "d3")]
 
 
 def test_directories_that_were_not_given_are_opened_by_their_recorded_paths(tmp_path: Path) -> None:
@@ -345,6 +388,13 @@ def test_racks_of_some_directories_are_refused_if_others_have_none(tmp_path: Pat
     with opened(tmp_path, 2) as log:
         assert racks(log) == [None, None, None]
         log.create_topic("u", replication_factor=2)
+    removed(tmp_path / "d2")
+    (tmp_path / "d1").rename(tmp_path / "d2")
+    for _ in range(2):  # the path of node 2 has another directory, which is node 1
+        with pytest.raises(ReplicaSetError, match="give racks for all"):
+            embedlog.open([tmp_path / "d2", tmp_path / "d3"], racks=["a", "b"], config=QUIET)
+        with embedlog.open([tmp_path / "d2", tmp_path / "d3"], config=QUIET) as log:
+            assert racks(log) == [None, None, None]
 
 
 def test_a_rack_that_no_file_can_have_is_refused_before_the_set_up(tmp_path: Path) -> None:

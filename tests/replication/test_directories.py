@@ -150,6 +150,16 @@ def test_a_moved_directory_keeps_its_life_and_registration() -> None:
     assert found == replace(state.nodes[1], path="/new", rack="a")
 
 
+def test_a_directory_takes_the_path_of_another_one() -> None:
+    """Both were moved, or the other one is absent: a path has one directory, and its own files name it."""
+    moved = [replace(CLEAN, identity=identity(node, path=f"/disk{3 - node}/log")) for node in (1, 2)]
+    state = a_set()
+    for at, count in ((0, 2), (1, 3)):
+        state = after(state, moved[at])
+        assert len({each.path for each in state.nodes.values()}) == count
+    assert [state.nodes[node].path for node in (1, 2, 3)] == ["/disk2/log", "/disk1/log", "/disk3/log"]
+
+
 def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
     state = a_set()
     assert decided(state, crashed()) == (replace(state.nodes[1], incarnation=incarnation(1, 1), broker_epoch=99),)
@@ -162,7 +172,6 @@ def test_a_crash_is_a_new_life_at_a_new_offset() -> None:
         ({"generation": 1}, Refusal.STALE_CLUSTER_GENERATION),
         ({"directory": UUID(int=5)}, Refusal.INVALID_REGISTRATION),
         ({"node": 9}, Refusal.BROKER_ID_NOT_REGISTERED),
-        ({"path": "/disk2/log"}, Refusal.INVALID_REGISTRATION),
         ({"incarnation": incarnation(1, 4)}, Refusal.INVALID_REGISTRATION),
     ],
 )
