@@ -11,6 +11,9 @@ GROWTH-3  a directory is retired after its replicas were moved off it, so that n
 GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a majority. It begins another
     generation of the set, so that the retired directory is refused for ever, with everything that it holds
 GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be placed
+GROWTH-6  a retirement that was interrupted after its decision, or whose outcome was not known, is completed by the same call,
+    while a directory has the node among its members. The retired one is released if this process had opened it, and if it is of
+    the present generation: one that was retired by force is refused for ever
 """
 
 from __future__ import annotations
@@ -115,27 +118,58 @@ class SetGrowth:
         deadline_ns = files.deadline_after(self._config.lock_timeout_ms / 1000)
         decisions = self._members.decisions
         state = decisions.hint() if force else decisions.settle(deadline_ns)
-        if node not in state.nodes:
+        present = node in state.nodes
+        if not present and not self._is_unfinished(node):
             raise ReplicaSetError("no directory of the set has this number", expected=f"one of {sorted(state.nodes)}", found=node)
         if force:
-
-            def forced(state: State) -> Event:
-                return ForceRetire(node, self._members.observed(state))
-
-            state = decisions.force(forced, deadline_ns, reason=f"node {node} is retired by force")
-            logger.warning("node %d was retired by force: what only it holds is lost", node)
-        else:
+            self._force(node, deadline_ns)
+        elif present:
             if state.voters == (node,):
                 raise error_of(Refusal.LAST_VOTER)
             usable = [each.node for each in self._members.directories if each.problem is None and each.node in state.usable()]
             move_off(decisions, self._assignments, node, usable, files.deadline_after(MOVE_S))
-            state = decisions.decide(lambda state: Retire(node), deadline_ns, reason=f"node {node} is retired").state
+            decisions.decide(lambda state: Retire(node), deadline_ns, reason=f"node {node} is retired")
             logger.info("node %d left the set", node)
         path = next((each.path for each in self._members.opened() if each.node == node), None)
         self._members.forget(node)
         self.record(deadline_ns)
-        if path is not None and not force:
+        if force or not present:
+            for each in self._unreleased(node):
+                self._release(each, deadline_ns)
+        elif path is not None:
             self._release(path, deadline_ns)
+
+    def _force(self, node: int, deadline_ns: int) -> None:
+        """Decide a forced retirement (GROWTH-4). Nothing if the newest decisions, which count then, are without the node."""
+        gone = False
+
+        def forced(state: State) -> Event:
+            nonlocal gone
+            gone = node not in state.nodes
+            return ForceRetire(node, self._members.observed(state))
+
+        try:
+            self._members.decisions.force(forced, deadline_ns, reason=f"node {node} is retired by force")
+            logger.warning("node %d was retired by force: what only it holds is lost", node)
+        except ReplicaSetError:
+            if not gone:
+                raise
+
+    def _is_unfinished(self, node: int) -> bool:
+        """Whether a node that no decision has was retired, and a directory that this process reaches still has it as a member."""
+        known = [found for each in self._members.opened() if (found := members.found_in(each.path).membership) is not None]
+        return any(node == member.node for each in known for member in each.members) or bool(self._unreleased(node))
+
+    def _unreleased(self, node: int) -> list[Path]:
+        """The directory that left the set in order, and still has its members, if this process has opened it (GROWTH-6)."""
+        state, found = self._members.decisions.hint(), list[Path]()
+        for path in self._members.directories.left(node):
+            own = members.found_in(path).membership
+            if own is None or own.registered_id is None:  # a new directory for which the same number was planned
+                continue
+            if (own.cluster_id, own.node, own.cluster_generation) == (state.cluster_id, node, state.generation):
+                found.append(path)
+        return found
 
     def _release(self, path: Path, deadline_ns: int) -> None:
         """Remove the members from a retired directory (GROWTH-3)."""

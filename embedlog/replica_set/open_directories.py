@@ -253,6 +253,10 @@ class OpenDirectories:
             self._directories = {other: member for other, member in self._directories.items() if other != node}
             self.changes += 1
 
+    def left(self, node: int) -> list[Path]:
+        """The directories of a node that has left the set, as far as this process had opened them."""
+        return [path for path, each in list(self._left.items()) if each == node]
+
     def slots(self) -> Mapping[int, int]:
         """The bit of each node in the ISR of control pages."""
         return {node: member.slot for node, member in self._directories.items()}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
 from embedlog._native import system
-from embedlog.errors import ReplicaSetError
+from embedlog.errors import ReplicaSetError, StorageError
+from embedlog.replica_set.decisions import copies
+from embedlog.replica_set.growth import SetGrowth
+from embedlog.storage import file_names
 from tests.replica_set.test_growth_of_a_log import QUIET, check_everything, filled, moved, opened, send, together, use, values
 from tests.replica_set.test_opening import content
 from tests.support.replica_directories import CHANGES
@@ -73,6 +78,59 @@ def test_a_retired_directory_forgets_the_decisions_of_its_set_when_it_grows(tmp_
         assert log.topics() == ["t"]
         moved(log, [3])
         assert values(log) == [b"first"]
+
+
+@pytest.mark.parametrize("step", ["append", "sync"])
+@pytest.mark.parametrize(("node", "force", "again"), [(1, False, False), (2, False, False), (2, False, True), (1, True, True)])
+def test_a_retirement_with_an_unknown_outcome_is_completed_by_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, node: int, *, force: bool, again: bool
+) -> None:
+    """The decision fails in the copy of one of two directories: it is not known whether it counts."""
+    real = getattr(copies.LockedCopy, step)
+
+    def fails(copy: copies.LockedCopy, *args: Any) -> None:
+        if copy.node == node:
+            monkeypatch.setattr(copies.LockedCopy, step, real)
+            raise StorageError("injected", errno=errno.EIO, path=copy.path)
+        real(copy, *args)
+
+    with together(tmp_path, 1, 2) as log:
+        log.create_topic("t", assignment={0: [1]})
+        send(log, b"first")
+        monkeypatch.setattr(copies.LockedCopy, step, fails)
+        with pytest.raises(embedlog.NotEnoughDirectoriesError, match="may count later"):
+            log.retire_directory(2, force=force)
+        log.retire_directory(2, force=again)
+        with pytest.raises(ReplicaSetError, match="no directory of the set"):
+            log.retire_directory(2)
+    with opened(tmp_path / "d1") as log:
+        assert values(log) == [b"first"]
+    assert (tmp_path / "d2" / file_names.REPLICAS).exists() == force, "only a directory that left in order is released"
+
+
+@pytest.mark.parametrize("step", ["record", "_release"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_retirement_that_was_interrupted_after_its_decision_is_completed_by_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, force: bool
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with together(tmp_path, 1, 2) as log:
+        log.create_topic("t", assignment={0: [1]})
+        send(log, b"first")
+        real = getattr(SetGrowth, step)
+        monkeypatch.setattr(SetGrowth, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.retire_directory(2)
+        monkeypatch.setattr(SetGrowth, step, real)
+    with together(tmp_path, 1, 2) as log:
+        assert [each.node for each in log.replicas().directories] == [1]
+        log.retire_directory(2, force=force)
+    assert not (tmp_path / "d2" / file_names.REPLICAS).exists()
+    for path, wanted in ((tmp_path / "d1", ["t"]), (tmp_path / "d2", [])):
+        with opened(path) as log:
+            assert log.topics() == wanted
 
 
 @pytest.mark.slow
