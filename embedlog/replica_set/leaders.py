@@ -11,7 +11,8 @@ LEADERS-6  the settings allow an unclean election after this process has found n
 LEADERS-7  a page that was made from files may have an epoch above the decided one, begun by a broker or a process without the
     set. A decision raises the leader epoch above it (ELECT-11)
 LEADERS-8  elections and evictions of one node pause if they repeat: two processes must not undo each other for ever. The pauses
-    of a node end when this process has used it with success in between: then its next failure is one for all
+    of a node end when this process has used it with success in between: then its next failure is one for all. An election of a
+    partition without a leader undoes no other one, and has no pause
 LEADERS-9  `acks=all` of this process needs the `min.insync.replicas` of its log for a topic without a decided value. The page has
     the decided one, which all processes need
 """
@@ -305,7 +306,8 @@ class Leaders(PartitionDirectories):
             staged = StagedEpochs(elected)
             for each in elected:
                 each._staged = staged
-                each._elections.setdefault(leader, Limit()).made()
+                if leader != NO_LEADER:
+                    each._elections.setdefault(leader, Limit()).made()
         unled = isinstance(found, Refusal) or self.decided(found.state).leader == NO_LEADER
         self._unled_ns = (self._unled_ns or system.boot_ns()) if unled else 0
         if not isinstance(found, Refusal) or found is Refusal.ELECTION_NOT_NEEDED:

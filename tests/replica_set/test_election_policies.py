@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.errors import EligibleLeadersNotAvailableError, EmbedlogError, LeaderNotAvailableError
-from embedlog.replica_set import leaders
+from embedlog.errors import EligibleLeadersNotAvailableError, EmbedlogError, LeaderNotAvailableError, StorageError
+from embedlog.replica_set import leaders, open_directories
 from embedlog.replication.records import NO_LEADER
 from embedlog.storage import files
 from tests.support.stamped_batches import run_of
@@ -78,6 +79,25 @@ def in_sync(log: embedlog.Log, nodes: tuple[int, ...]) -> None:
             return
         log.housekeep()
     raise AssertionError(str(log.replicas("t")))
+
+
+def test_a_partition_gets_its_only_leader_back_at_once_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An election of a partition without a leader undoes no other one, and has no pause (LEADERS-8)."""
+    monkeypatch.setattr(open_directories, "PAUSES_NS", (60_000_000_000,))
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [3]})
+        for number in range(3):
+            send(log, b"%d" % number)
+            away(tmp_path, 3)
+            directories = log._engine.set.members.directories  # type: ignore[attr-defined]
+            directories.fail(3, StorageError("absent", errno=errno.ENOENT, path=tmp_path / "d3"))
+            unavailable(log)
+            assert leader(log) == NO_LEADER
+            back(tmp_path, 3)
+            directories.member(3).retry_ns = 0
+            log.housekeep()
+            assert leader(log) == 3
+        assert values(log) == [b"0", b"1", b"2"]
 
 
 # ---- foreign directories ---------------------------------------------------------------------------------
