@@ -11,9 +11,9 @@ GROWTH-3  a directory is retired after its replicas were moved off it, so that n
 GROWTH-4  a forced retirement needs only the voters that remain, of which this process must reach a majority. It begins another
     generation of the set, so that the retired directory is refused for ever, with everything that it holds
 GROWTH-5  either all directories with replicas have a rack, or none: otherwise no topic could be placed
-GROWTH-6  a retirement that was interrupted after its decision, or whose outcome was not known, is completed by the same call,
-    while a directory has the node among its members. The retired one is released if this process had opened it, and if it is of
-    the present generation: one that was retired by force is refused for ever
+GROWTH-6  a retirement that was interrupted after its decision, or whose outcome was not known, is completed by the same call.
+    This needs a directory that still has the node among its members. The retired one is released if this process had opened
+    it, and if it is of the present generation. One that was retired by force is refused for ever
 """
 
 from __future__ import annotations

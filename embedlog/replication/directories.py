@@ -15,8 +15,8 @@ NODE-8  a foreign directory leaves every ISR, also the one of which it is the on
     The partition notes that until the replica joins again, for the case that all its replicas are foreign (ELECT-10)
 NODE-9  the first directory of a set may have topics, which the decision about it takes over; every further one is empty
 NODE-10  a registered directory has the path at which it was found, also one that another node had: that one was moved, or is
-    absent. It keeps its path until it is registered at another one: who uses a path compares the identity there. A new
-    directory has a path of its own
+    absent. It keeps its path until it is registered at another one: a process that uses a path compares the identity there.
+    A new directory has a path of its own
 """
 
 from __future__ import annotations
