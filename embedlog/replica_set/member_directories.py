@@ -23,18 +23,19 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from uuid import UUID
 
 from embedlog._native import system
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
-from embedlog.replica_set.decisions.copies import Copy
+from embedlog.replica_set.decisions.copies import Copy, Registration
 from embedlog.replica_set.membership import Found
 from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
 from embedlog.replica_set.registration import Entered, Opening
 from embedlog.replica_set.set_directory import SetDirectory
 from embedlog.storage import file_names, files
-from embedlog.storage.identity import read_clean_mark
+from embedlog.storage.identity import id_bytes, read_clean_mark
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
@@ -103,7 +104,11 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
         directory = SetDirectory(own.node, log_directory)
         found, mode = directory.decision_log(), log_directory.config.file_mode
-        copy = Copy(own.node, found, mode, log_directory.touch, directory.present_decision_log)
+        recorded = None if own.registered_id is None else Registration(own.registered_id, own.broker_epoch)
+        copy = Copy(
+            own.node, found, mode, log_directory.touch, directory.present_decision_log,
+            UUID(bytes=id_bytes(own.own.directory_id)), recorded,
+        )  # fmt: skip
         undo.pop_all()
     return Opened(entered[0], directory, copy)
 

@@ -8,13 +8,14 @@ REGISTRATION-3  one decision registers all directories that were opened. The fir
     also after an orderly close, as a start of a broker does. The decision appends nothing for later processes
 REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before
 REGISTRATION-5  a directory that was closed in order has the registered broker epoch. One with a lower epoch was put back to an
-    earlier copy: it draws a new id and is foreign
+    earlier copy: it draws a new id and is foreign. So does one whose decisions are of another history (HISTORIES-6)
 REGISTRATION-6  only the first process in a directory raises its broker epoch. Before its decision, the control page shows that
     the outcome is not known; after the file of members has it, that it is. A process that is killed between them leaves the
     first value
 REGISTRATION-7  a copy of a directory that is in use at its registered path is refused: else two processes would register them in
-    turn (QUORUM-1). A copy of the whole set shares no directory with it, and may be used beside it. Some of its
-    directories may still be registered at the places of the first set: its open members are not beside these
+    turn (QUORUM-1). So is a directory in use, if a copy of it is registered at another path with another id. A copy of
+    the whole set shares no directory with it, and may be used beside it. Some of its directories may still be registered at
+    the places of the first set: its open members are not beside these
 REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A directory that was not closed in order, and has
     another one, is foreign: a copy that was made while processes used the original. A registration records the birth time that
     the opening found, so a copy that takes the place meanwhile keeps that of the original
@@ -63,15 +64,16 @@ class Opening(NamedTuple):
 class Entered(NamedTuple):
     """A directory of the set that this process has opened, and the registration id before a new one was drawn.
 
-    `fresh`: this process is the first one in it since an orderly close. `outcome` shows every process in the directory whether
-    the outcome of the registration is known and recorded; only the first process has it (REGISTRATION-6). `created_ns`: as in
-    `Opening`.
+    `first`: no other process was in it, and `fresh`: since an orderly close. `outcome` shows every process in the directory
+    whether the outcome of the registration is known and recorded; only the first process has it (REGISTRATION-6). `created_ns`:
+    as in `Opening`.
     """
 
     path: Path
     membership: Membership
     previous_id: UUID
     fresh: bool = False
+    first: bool = True
     outcome: Callable[[bool], None] = lambda known: None
     created_ns: int | None = None
 
@@ -93,18 +95,25 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     kept = opening.clean and not opening.visited and not found.alone and opening.mark_epoch == found.broker_epoch
     fresh = opening.first and kept and found.registration_id == found.registered_id
     own = renew(opening.path, found, mode, alone=opening.visited) if opening.first and not fresh else found
-    return Entered(opening.path, own, found.registration_id, fresh=fresh, created_ns=opening.created_ns)
+    return Entered(opening.path, own, found.registration_id, fresh=fresh, first=opening.first, created_ns=opening.created_ns)
 
 
-def with_new_id_if_put_back(entered: Entered, state: State, deadline_ns: int, mode: int = 0o666) -> Entered:
-    """The directory, with a new id if it was put back to an earlier copy (REGISTRATION-5)."""
+def with_new_id_if_put_back(
+    entered: Entered, state: State, deadline_ns: int, mode: int = 0o666, *, other: bool = False
+) -> Entered:
+    """The directory, with a new id if it was put back to an earlier copy (REGISTRATION-5), or to one of an `other` history.
+
+    Raises ReplicaSetError if that is a copy of a directory in use (REGISTRATION-7).
+    """
     own = entered.membership
     registered = state.nodes.get(own.node)
     same = registered is not None and registered.incarnation == own.registration_id
-    if registered is None or not entered.fresh or not same or own.broker_epoch >= registered.broker_epoch:
+    if other and (same or not own.alone):
+        _refuse_copy(entered, state)
+    elif registered is None or not entered.fresh or not same or own.broker_epoch >= registered.broker_epoch:
         return entered
-    epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch}"
-    logger.info("the directory %s of node %d was put back to an earlier copy (%s)", entered.path, own.node, epochs)
+    epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch if registered is not None else None}"
+    logger.info("the directory %s of node %d was put back to another copy (%s)", entered.path, own.node, epochs)
     with open_locks([entered.path], deadline_ns, mode):
         renewed = renew(entered.path, own, mode, alone=True)
     return entered._replace(membership=renewed, fresh=False)
@@ -157,12 +166,17 @@ def _without_copies(step: MakeEvent, entered: Sequence[Entered]) -> MakeEvent:
     def make_event(state: State, offset: int) -> Event:
         present = [each for each in entered if _is_in_place(each, state)]
         for each in entered if present else ():
-            if each not in present and _is_copy(each, state, present):
-                text = f"a process uses another copy of the directory as node {each.membership.node} of the set"
-                raise ReplicaSetError(text, paths=[str(each.path), state.nodes[each.membership.node].path])
+            if each not in present:
+                _refuse_copy(each, state, present)
         return step(state, offset)
 
     return make_event
+
+
+def _refuse_copy(each: Entered, state: State, present: Sequence[Entered] | None = None) -> None:
+    if _is_copy(each, state, present):
+        text = f"a process uses another copy of the directory as node {each.membership.node} of the set"
+        raise ReplicaSetError(text, paths=[str(each.path), state.nodes[each.membership.node].path])
 
 
 def _is_in_place(each: Entered, state: State) -> bool:
@@ -170,19 +184,24 @@ def _is_in_place(each: Entered, state: State) -> bool:
     return registered is not None and registered.path == str(each.path)
 
 
-def _is_copy(each: Entered, state: State, present: Sequence[Entered]) -> bool:
-    """Whether another directory is in use as the registered one, in the set of those that are in place."""
+def _is_copy(each: Entered, state: State, present: Sequence[Entered] | None) -> bool:
+    """Whether another directory is the registered one, in the set of those that are in place if these are known.
+
+    That one is in use, or this one with another registration id.
+    """
     registered = state.nodes.get(each.membership.node)
     if registered is None:
         return False
     path = Path(registered.path)
     try:
         found = members.read(path)
-        beside = found is not None and members.is_beside(found, [(other.membership, other.path) for other in present])
+        places = None if present is None else [(other.membership, other.path) for other in present]
+        beside = found is not None and (places is None or members.is_beside(found, places))
         same = found is not None and found.registration_id == registered.incarnation
         one, other = files.facts_of(path / file_names.REPLICAS), files.facts_of(each.path / file_names.REPLICAS)
         alias = one is not None and other is not None and (one.device, one.inode) == (other.device, other.inode)
-        return same and beside and not alias and is_used(path)
+        another = not each.first and each.membership.registration_id != registered.incarnation
+        return same and beside and not alias and (another or is_used(path))
     except EmbedlogError:  # it cannot be used
         return False
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
-from embedlog._native import system, waits
+from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
@@ -34,6 +34,7 @@ from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, MemberPlaces, Opened
 from embedlog.replica_set.membership import Member
+from embedlog.replica_set.observation import topics_words
 from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.storage import files, locks
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-WORD_BITS: Final = 32  # of the topics word in a control page
 REGISTER_S: Final = 1  # between two tries to register directories without a majority
 
 
@@ -134,6 +134,9 @@ class SetMembers:
         self._open_recorded(added)  # it may be needed for a majority
         for opened in self._opened.values():
             self.decisions.attach(opened.copy)
+        deadline_ns = self._deadline()
+        if not self._read_only:
+            self.decisions.compare(deadline_ns)  # before the state of another history is used
         state, config = self.decisions.hint(), self._config
         self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
@@ -147,7 +150,9 @@ class SetMembers:
             return
         self._unregistered = set(self._opened)
         try:
-            self._register(self._deadline())
+            self._register(deadline_ns)
+            if self.decisions.other_histories():
+                self._renew_copies()
         except NotEnoughDirectoriesError as problem:
             if not state.nodes:
                 raise
@@ -214,19 +219,11 @@ class SetMembers:
 
         It contains the topics word of every directory, for `followed`.
         """
-        joined = odd = 0
-        for at, page in enumerate(self._pages()):
-            word = page.topics()
-            joined, odd = joined | word << (WORD_BITS * at), odd | word & 1
-        return joined << 1 | odd
+        return topics_words.version(self._pages())
 
     def followed(self, version: int) -> list[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
-        mask = (1 << WORD_BITS) - 1
-        return [
-            (page, waits.NOT_FOLLOWED if version < 0 else version >> (1 + WORD_BITS * at) & mask)
-            for at, page in enumerate(self._pages())
-        ]
+        return topics_words.followed(self._pages(), version)
 
     def _pages(self) -> list[system.Page]:
         pages = [each.directory.log_directory.context.directory_page for each in self.opened()]
@@ -278,8 +275,7 @@ class SetMembers:
                 for each in entered:
                     each.outcome(each.membership.node not in before)
             raise
-        nodes, self._unregistered = self._unregistered, set()
-        self._uncertain -= nodes
+        nodes, self._unregistered, self._uncertain = self._unregistered, set(), self._uncertain - self._unregistered
         present = {each.node for each in self.directories}
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
@@ -292,11 +288,11 @@ class SetMembers:
         return adoption.held_topics(self.log_directories()[0])
 
     def _renew_put_back(self, deadline_ns: int) -> None:
-        """Draw new ids for the directories that were put back to earlier copies (REGISTRATION-5)."""
-        state = self.decisions.hint()
+        """Draw new ids for the directories that were put back to other copies (REGISTRATION-5, HISTORIES-6)."""
+        state, others, mode = self.decisions.hint(), self.decisions.other_histories(), self._config.file_mode
         for node in sorted(self._unregistered):
             opened = self._opened[node]
-            entered = registration.with_new_id_if_put_back(opened.entered, state, deadline_ns, self._config.file_mode)
+            entered = registration.with_new_id_if_put_back(opened.entered, state, deadline_ns, mode, other=node in others)
             if entered is not opened.entered:
                 self._opened[node] = opened._replace(entered=entered)
                 self.directories.put([self._usable(self._opened[node], state)])
@@ -366,8 +362,11 @@ class SetMembers:
 
     def _renew_copies(self) -> None:
         """Begin damaged copies of the decision log again. A directory that fails returns first."""
-        used = {node: each.copy for node, each in self._opened.copy().items() if self.directories.get(node) is not None}
-        for node, problem in damaged_copies(self.decisions, used).items():
+        opened = self._opened.copy()
+        foreign = self.decisions.other_histories().keys() & opened.keys()
+        self._unregistered |= {node for node in foreign if not opened[node].entered.membership.alone}  # HISTORIES-6
+        used = {node for node in opened if self.directories.get(node) is not None} - (foreign & self._unregistered)
+        for node, problem in damaged_copies(self.decisions, {node: opened[node].copy for node in used}).items():
             try:
                 self.renew_copy(node, problem)
             except EmbedlogError as found:
@@ -400,8 +399,10 @@ class SetMembers:
             member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
 
     def _register_again(self) -> None:
+        deadline_ns = self._deadline()
         try:
-            self._register(self._deadline())
+            self.decisions.compare(deadline_ns)
+            self._register(deadline_ns)
         except EmbedlogError as problem:
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
             key = (*sorted(str(each.path) for each in self._opened.values()), "register")

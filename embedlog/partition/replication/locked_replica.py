@@ -24,6 +24,7 @@ from embedlog.partition import markers, retention
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.locked_partition import LockedPartition
 from embedlog.partition.recovery import producer_history
+from embedlog.partition.replication.known_high_watermark import known_high_watermark
 from embedlog.partition.replication.refusals import Fenced
 from embedlog.partition.truncation import log_cut
 from embedlog.storage import file_names, files
@@ -51,6 +52,11 @@ class LockedReplica:
         """Publish both by one store."""
         self.held.publish(now, replica)
         self.now, self.replica = now, replica
+
+    @property
+    def known_high_watermark(self) -> int:
+        """The high watermark of the page if a decision gave it its role; else the one of the checkpoint (KNOWNHIGH-1)."""
+        return known_high_watermark(self.held.state, self.now, self.replica.role)
 
     # ---- epochs ----------------------------------------------------------------------------------
 

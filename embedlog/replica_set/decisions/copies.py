@@ -3,7 +3,8 @@
 COPY-1  every change is under the append lock of the copy; its page is that of a follower without a leader, its epoch the promise
 COPY-2  a copy is brought to another one by the terms of its records: what differs is truncated, then the rest is copied unchanged
 COPY-3  a copy that may lack a compacted record begins again, and is incomplete until it is synced (PROMISE-3)
-COPY-4  the high watermark of a page counts as settled only after this rule set has written the page: a load cannot know it
+COPY-4  the high watermark of a page counts as settled only after this rule set has written the page: a load cannot know it. The
+    first promise puts the checkpointed one into the page: that of the last close, below which all records count
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from uuid import UUID
 
 from embedlog._native import replication
 from embedlog._native.replication import Leading, Replica
@@ -24,6 +26,7 @@ from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, Readable, term_at
 from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replication.records import Record, encode
+from embedlog.replication.state import State
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.storage.manifest import SegmentInfo
 
@@ -40,6 +43,8 @@ class LockedReplica(Protocol):
     def now(self) -> Published: ...
     @property
     def replica(self) -> Replica: ...
+    @property
+    def known_high_watermark(self) -> int: ...
     def epochs(self) -> EpochCache: ...
     def publish(self, now: Published, replica: Replica) -> None: ...
     def truncate(self, offset: int) -> None: ...
@@ -69,6 +74,13 @@ class CopyPartition(Protocol):
     def notify(self) -> None: ...
 
 
+class Registration(NamedTuple):
+    """The last registration that a directory has recorded: after that it counts."""
+
+    incarnation: UUID
+    broker_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """The decision log in one directory of the set, as a process has it open."""
@@ -78,11 +90,18 @@ class Copy:
     mode: int = 0o666
     decided: Callable[[], None] = lambda: None  # wakes the processes that follow the decisions in this directory
     present: Callable[[], CopyPartition] | None = None  # the open partition; a missing directory had closed the one before
+    directory: UUID | None = None  # its directory id: only the registered directory of a node votes
+    registration: Registration | None = None
 
     def renewed(self) -> Copy:
         """This copy with its open partition. Raises StorageError, UnknownTopicOrPartitionError."""
         found = self.partition if self.present is None else self.present()
         return self if found is self.partition else replace(self, partition=found)
+
+    def is_other(self, state: State) -> bool:
+        """Whether another directory is registered for its node (DECISIONSESSION-1)."""
+        registered = state.nodes.get(self.node)
+        return registered is not None and self.directory not in (None, registered.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +139,8 @@ class LockedCopy:
             self.epochs = self._locked.epochs()
             self._trusted = self._is_written
             self.settled_end = self.now.high_watermark if self._trusted else -1  # as its page shows; -1 if it cannot know
+            self.counted_end = self._locked.known_high_watermark  # all records below it count
+            self.agreed: dict[int, int] = {}  # the end of the records that it shares with another copy, by node
         except BaseException as problem:
             hold.__exit__(type(problem), problem, problem.__traceback__)
             raise
@@ -163,7 +184,7 @@ class LockedCopy:
         """Store a promise, synced, then show it in the page (QUORUM-3)."""
         self._write_promise(self.promise._replace(term=max(term, self.promise.term)))
         if self.now.epoch != term or not self._is_written:
-            high = self.now.high_watermark if self._is_written else self.now.log_start
+            high = self.now.high_watermark if self._is_written else max(self.now.log_start, self.counted_end)
             replica = Replica(role=replication.ROLE_FOLLOWER, leader=NO_LEADER)
             self._locked.publish(self.now._replace(epoch=term, high_watermark=high), replica)
 
@@ -177,6 +198,7 @@ class LockedCopy:
         if best is self:
             return
         agreed, purged = divergence(self, best), max(best.now.log_start, min(best.now.purged_to, best.end))
+        agreed = min(agreed, self.agreed.get(best.node, agreed))
         if agreed < self.end and self._can_be_cut(agreed):
             self._locked.truncate(agreed)
             self.epochs = self._locked.epochs()

@@ -15,36 +15,22 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
 
 from embedlog import _logging
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, StateError
+from embedlog.errors import EmbedlogError
 from embedlog.replica_set.decisions import decision_view, promise
-from embedlog.replica_set.decisions.copies import Batch, Copy, LockedCopy, advancement, batch_of
+from embedlog.replica_set.decisions.copies import Copy, CopyPartition
+from embedlog.replica_set.decisions.decision_session import Again, Own, Session
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
-from embedlog.replica_set.decisions.promise import TERM_MAX
-from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps, derived
+from embedlog.replica_set.decisions.histories import OtherHistory
+from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replication.events import Event, Refusal
-from embedlog.replication.records import NoOp, Record
-from embedlog.replication.state import State, apply_all
+from embedlog.replication.state import State
 from embedlog.storage import checkpoints, file_names, locks
 
 logger = logging.getLogger("embedlog")
-
-SYNC_S: Final = 10  # for the syncs of records that are written: a result is better than a deadline
-
-
-class _Own(NamedTuple):
-    """The last decision of this object: its term, and the log end after it."""
-
-    term: int = NO_TERM
-    end: int = -1
-
-
-class _Again(Exception):
-    """A copy failed before the decision was written: begin again with the others."""
 
 
 class DecisionLog:
@@ -58,7 +44,8 @@ class DecisionLog:
         self._attaching = threading.Lock()  # for changes of the two mappings, never during a wait
         self._copies: dict[int, Copy] = {}
         self._away: dict[int, EmbedlogError] = {}
-        self._own = _Own()
+        self._known: dict[int, CopyPartition] = {}  # those that were compared (HISTORIES-7)
+        self._own = Own()
         self._view = View(0, NO_TERM, State(cluster_id))
         self._shown: tuple[object, View] = (None, self._view)  # the facts of a page, and what the copy with it shows
         self.observer: Callable[[Proposal], None] = lambda proposal: None  # called after each proposal, without locks
@@ -102,6 +89,27 @@ class DecisionLog:
         """The error of each copy that was left out of the last decision, or that is detached."""
         return dict(self._away)
 
+    def other_histories(self) -> dict[int, EmbedlogError]:
+        """The nodes whose directories have other decisions than the set (HISTORIES-6), each with its error."""
+        return {node: problem for node, problem in self._away.items() if isinstance(problem, OtherHistory)}
+
+    def compare(self, deadline_ns: int | None = None) -> None:
+        """Compare the copies that were not compared yet, and detach those of another history.
+
+        Raises ReplicaSetError if no history counts (HISTORIES-4). A copy that fails stays to be compared.
+        """
+        if all(self._is_compared(copy) for copy in self._renewed()):
+            return
+        deadline = self._deadline(deadline_ns)
+        with locks.holding(self._mutex, deadline, "the decision log"), self._session(deadline) as session:
+            while True:
+                with contextlib.suppress(Again):
+                    session.compare()
+                    return
+
+    def _is_compared(self, copy: Copy) -> bool:
+        return self._known.get(copy.node) is copy.partition
+
     # ---- hints -----------------------------------------------------------------------------------
 
     def hint(self) -> State:
@@ -134,7 +142,7 @@ class DecisionLog:
             with contextlib.suppress(EmbedlogError):
                 if copy.partition.replica.published()[0].log_end > view.position:
                     return False
-                if not promise.read(copy.partition.path).incomplete:
+                if not copy.is_other(state) and not promise.read(copy.partition.path).incomplete:
                     found.add(copy.node)
         voters = frozenset(state.voters) or self._first_voters
         return view.state is state and 2 * len(found & voters) > len(voters)
@@ -158,8 +166,8 @@ class DecisionLog:
 
     def _by_advance(self) -> list[tuple[Copy, tuple[int, ...]]]:
         """Each copy that answers, with the facts of its page, the one with the highest watermark first."""
-        found = []
-        for copy in self._renewed():
+        found, every = [], self._renewed()
+        for copy in [each for each in every if self._is_compared(each)] or every:  # HISTORIES-7
             try:
                 now, replica = copy.partition.replica.published()
             except EmbedlogError:
@@ -244,13 +252,13 @@ class DecisionLog:
             while True:
                 try:
                     return session.decide(steps), session.before, session.events
-                except _Again:
-                    session.own = _Own()
+                except Again:
+                    session.own = Own()
 
     @contextlib.contextmanager
-    def _session(self, deadline_ns: int) -> Iterator[_Session]:
-        session = _Session(self._view, self._own, self._first_voters)
-        self._own = _Own()  # unless this session ends well
+    def _session(self, deadline_ns: int) -> Iterator[Session]:
+        session = Session(self._view, self._own, self._first_voters, self._known)
+        self._own = Own()  # unless this session ends well
         try:
             session.lock(self._renewed(), deadline_ns)
             yield session
@@ -267,158 +275,7 @@ class DecisionLog:
             with self._attaching:
                 kept = {node: problem for node, problem in self._away.items() if node not in self._copies}
                 self._away = kept | session.failed
-
-
-class _Session:
-    """One decision, from the locking of the copies to their release."""
-
-    def __init__(self, view: View, own: _Own, first_voters: frozenset[int]) -> None:
-        self.view, self.own = view, own
-        self._first_voters = first_voters
-        self.before: State = view.state  # of the last attempt, and its events
-        self.events: tuple[Event, ...] = ()
-        self._held: dict[int, LockedCopy] = {}
-        self._paths: dict[int, str] = {}
-        self.failed: dict[int, EmbedlogError] = {}
-        self.forced = False  # only the voters after the decision count
-        self.leveling = False  # a record is written in any case
-
-    # ---- locks -----------------------------------------------------------------------------------
-
-    def lock(self, copies: Iterable[Copy], deadline_ns: int) -> None:
-        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves some for the others.
-
-        Before that the epochs are compared: a slow directory would hold up the decisions of all processes otherwise.
-        """
-        every, able = sorted(copies, key=lambda copy: copy.node), list[Copy]()
-        for copy in every:
-            self._paths[copy.node] = str(copy.partition.path)
-            try:
-                copy.partition.replica.compare_epochs()
-                able.append(copy)
-            except EmbedlogError as problem:
-                self.failed[copy.node] = problem
-        for at, copy in enumerate(able):
-            now = system.boot_ns()
-            until = now + max(0, deadline_ns - now) // (len(able) - at)
-            try:
-                self._held[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(until))
-            except EmbedlogError as problem:
-                self.failed[copy.node] = problem
-
-    def release(self, problem: BaseException | None = None) -> None:
-        """Give all locks back, in any case."""
-        for node in sorted(self._held, reverse=True):
-            with contextlib.suppress(EmbedlogError):
-                self._held.pop(node).release(problem)
-
-    def _each(self, action: Callable[[LockedCopy], None]) -> bool:
-        """Do this with each locked copy; a failing one is left out. True if none failed."""
-        before = len(self._held)
-        for node in sorted(self._held):
-            try:
-                action(self._held[node])
-            except EmbedlogError as problem:
-                self.failed[node] = problem
-                with contextlib.suppress(EmbedlogError):
-                    self._held.pop(node).release(problem)
-        return len(self._held) == before
-
-    def _each_or_again(self, action: Callable[[LockedCopy], None]) -> None:
-        if not self._each(action):
-            raise _Again
-
-    # ---- the majority ----------------------------------------------------------------------------
-
-    def _voters(self, state: State) -> frozenset[int]:
-        return frozenset(state.voters) or self._first_voters
-
-    def _require_majority(self, nodes: Iterable[int], states: Sequence[State], undecided: bool = False) -> None:
-        reached = frozenset(nodes)
-        counted = states[1:] if self.forced else states
-        for voters in map(self._voters, counted):
-            if 2 * len(reached & voters) <= len(voters):
-                what = "the decision may count later" if undecided else "no decision is possible"
-                raise NotEnoughDirectoriesError(
-                    f"no majority of the directories was reached: {what}",
-                    reached=sorted(reached & voters),
-                    voters=sorted(voters),
-                    away={self._paths[node]: str(problem) for node, problem in sorted(self.failed.items())},
-                    undecided=undecided,
-                    expected=f"{len(voters) // 2 + 1} of {len(voters)}",
-                    found=len(reached & voters),
-                )
-
-    def _best(self) -> tuple[LockedCopy, View]:
-        """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a majority."""
-        able = [copy for copy in self._held.values() if not copy.promise.incomplete]
-        if not able:
-            self._require_majority((), [self.view.state])
-        best = max(able, key=advancement)
-        view = self.view
-        try:
-            view = decision_view.brought_to(view, best.copy.partition.replica, best.now, best.epochs, best.end)
-        except EmbedlogError as problem:
-            self.failed[best.node] = problem
-            self._held.pop(best.node).release(problem)
-            raise _Again from problem
-        self._require_majority((copy.node for copy in able), [view.state])
-        return best, view
-
-    # ---- the decision ----------------------------------------------------------------------------
-
-    def decide(self, steps: Steps) -> Decided | Refusal:
-        """Decide in the state of the most advanced copy. Raises _Again after the failure of a copy."""
-        best, view = self._best()
-        continues = best.end > 0 and self.own == (best.last_term, best.end) and self._highest() == self.own.term
-        settled = continues or self._is_settled(best, view)
-        self.before, derivation = view.state, derived(steps, view.state, view.position)
-        self.events, found = derivation.events, derivation.records
-        if isinstance(found, Refusal) or not found:
-            if self.leveling or not settled:
-                view = self._write((NoOp(),), best, view, continues)
-            self.view = view
-            return found if isinstance(found, Refusal) else Decided(view.state, (), derivation.others)
-        after = apply_all(view.state, found)
-        if self.forced:
-            self._require_majority(self._held, [view.state, after])
-        elif self._voters(after) != self._voters(view.state) and not settled and view.state.voters:
-            self.view = self._write((NoOp(),), best, view, continues)  # the change before this one counts first (QUORUM-6)
-            return self.decide(steps)
-        self.view = self._write(found, best, view, continues)
-        return Decided(self.view.state, found, derivation.others)
-
-    def _highest(self) -> int:
-        return max(copy.highest_term for copy in self._held.values())
-
-    def _is_settled(self, best: LockedCopy, view: View) -> bool:
-        """Whether a majority of the voters shows all records as settled."""
-        voters = self._voters(view.state)
-        shown = [copy for copy in self._held.values() if copy.node in voters and copy.settled_end >= best.end]
-        return best.end == 0 or 2 * len(shown) > len(voters)
-
-    def _write(self, records: tuple[Record, ...], best: LockedCopy, view: View, continues: bool) -> View:
-        """Promise, level, append, sync (QUORUM-3 to QUORUM-5); the view after the records, which count."""
-        term = self.own.term if continues else self._highest() + 1
-        if term > TERM_MAX:
-            raise StateError("no term is left", path=best.path, found=term)
-        self._each_or_again(lambda copy: copy.give_promise(term))
-        self._each_or_again(lambda copy: copy.bring_to(best, term))
-        self._each_or_again(lambda copy: copy.become_complete(_sync_deadline()))
-        batch = batch_of(records, best.end, term, system.wall_ms())
-        self.own = _Own()
-        self._append(batch, best.now.high_watermark)
-        after = apply_all(view.state, records)
-        self._require_majority(self._held, [view.state, after], undecided=True)
-        self._each(lambda copy: copy.settle(batch.end))
-        self._each(LockedCopy.announce)
-        self.own = _Own(term, batch.end)
-        return View(batch.end, term, after)
-
-    def _append(self, batch: Batch, settled: int) -> None:
-        self._each(lambda copy: copy.append(batch, settled))
-        self._each(lambda copy: copy.sync(_sync_deadline()))
-
-
-def _sync_deadline() -> int:
-    return system.boot_ns() + SYNC_S * 1_000_000_000
+                self._known = session.known
+            for node, other in self.other_histories().items():
+                self.detach(node, other)
+                self._shown = (None, self._view)  # it may have shown other decisions

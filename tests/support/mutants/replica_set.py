@@ -10,7 +10,7 @@ def _no_clone_is_found(original, found):
     return None
 
 
-@replaces("minority_decides", "embedlog.replica_set.decisions.decision_log:_Session._require_majority")
+@replaces("minority_decides", "embedlog.replica_set.decisions.decision_session:Session._require_majority")
 def _any_number_is_enough(original, self, nodes, states, undecided=False):
     return None
 
@@ -25,7 +25,7 @@ def _length_alone(original, copy):
     return (0, copy.end)
 
 
-@replaces("found_record_counts", "embedlog.replica_set.decisions.decision_log:_Session._is_settled")
+@replaces("found_record_counts", "embedlog.replica_set.decisions.decision_session:Session._is_settled")
 def _settled_as_it_is(original, self, best, view):
     return True
 
@@ -35,7 +35,7 @@ def _not_synced(original, self, deadline_ns):
     return None
 
 
-@replaces("old_voters_alone", "embedlog.replica_set.decisions.decision_log:_Session._require_majority")
+@replaces("old_voters_alone", "embedlog.replica_set.decisions.decision_session:Session._require_majority")
 def _a_majority_of_the_old_ones(original, self, nodes, states, undecided=False):
     original(self, nodes, states[:1], undecided)
 

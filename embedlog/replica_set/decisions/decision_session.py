@@ -1,0 +1,281 @@
+"""One decision of a set, made under the locks of its copies (`docs/protocol.md`, QUORUM-2 to QUORUM-8).
+
+DECISIONSESSION-1  a copy counts for a node only if its directory is the registered one of that node. Another one, which is added
+    at the same time under this number, neither votes nor gets records
+DECISIONSESSION-2  copies are compared before anything is derived from one of them. Those of another history are left out
+    (HISTORIES-2)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StateError
+from embedlog.replica_set.decisions import decision_view, histories
+from embedlog.replica_set.decisions.copies import Batch, Copy, CopyPartition, LockedCopy, advancement, batch_of
+from embedlog.replica_set.decisions.decision_view import NO_TERM, View
+from embedlog.replica_set.decisions.histories import OtherHistory, Unreadable
+from embedlog.replica_set.decisions.promise import TERM_MAX
+from embedlog.replica_set.decisions.proposals import Decided, Steps, derived
+from embedlog.replication.events import Event, Refusal
+from embedlog.replication.records import NoOp, Record
+from embedlog.replication.state import State, apply_all
+
+SYNC_S: Final = 10  # for the syncs of records that are written: a result is better than a deadline
+
+
+class Own(NamedTuple):
+    """The last decision of this object: its term, and the log end after it."""
+
+    term: int = NO_TERM
+    end: int = -1
+
+
+class Again(Exception):
+    """A copy failed before the decision was written: begin again with the others."""
+
+
+class Session:
+    """One decision, from the locking of the copies to their release."""
+
+    def __init__(self, view: View, own: Own, first_voters: frozenset[int], known: dict[int, CopyPartition]) -> None:
+        self.view, self.own, self.known = view, own, known.copy()
+        self._first_voters = first_voters
+        self.before: State = view.state  # of the last attempt, and its events
+        self.events: tuple[Event, ...] = ()
+        self._held: dict[int, LockedCopy] = {}
+        self._paths: dict[int, str] = {}
+        self.failed: dict[int, EmbedlogError] = {}
+        self.forced = False  # only the voters after the decision count
+        self.leveling = False  # a record is written in any case
+
+    # ---- locks -----------------------------------------------------------------------------------
+
+    def lock(self, copies: Iterable[Copy], deadline_ns: int) -> None:
+        """Take the locks in the order of the nodes (QUORUM-2). A part of the time for each leaves some for the others.
+
+        Before that the epochs are compared: a slow directory would hold up the decisions of all processes otherwise.
+        """
+        every, able = sorted(copies, key=lambda copy: copy.node), list[Copy]()
+        for copy in every:
+            self._paths[copy.node] = str(copy.partition.path)
+            try:
+                copy.partition.replica.compare_epochs()
+                able.append(copy)
+            except EmbedlogError as problem:
+                self.failed[copy.node] = problem
+        for at, copy in enumerate(able):
+            now = system.boot_ns()
+            until = now + max(0, deadline_ns - now) // (len(able) - at)
+            try:
+                self._held[copy.node] = LockedCopy(copy, copy.partition.replica.exclusive(until))
+            except EmbedlogError as problem:
+                self.failed[copy.node] = problem
+
+    def release(self, problem: BaseException | None = None) -> None:
+        """Give all locks back, in any case."""
+        for node in sorted(self._held, reverse=True):
+            with contextlib.suppress(EmbedlogError):
+                self._held.pop(node).release(problem)
+
+    def _each(self, action: Callable[[LockedCopy], None]) -> bool:
+        """Do this with each locked copy; a failing one is left out. True if none failed."""
+        before = len(self._held)
+        for node in sorted(self._held):
+            try:
+                action(self._held[node])
+            except EmbedlogError as problem:
+                self.failed[node] = problem
+                with contextlib.suppress(EmbedlogError):
+                    self._held.pop(node).release(problem)
+        return len(self._held) == before
+
+    def _each_or_again(self, action: Callable[[LockedCopy], None]) -> None:
+        if not self._each(action):
+            raise Again
+
+    def _leave_out(self, copy: LockedCopy, problem: EmbedlogError, damage: EmbedlogError | None = None) -> None:
+        self.failed[copy.node] = problem
+        self._held.pop(copy.node).release(damage)
+
+    # ---- histories -------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Leave out the copies of another history. Raises ReplicaSetError if none counts, Again after the failure of a copy."""
+        held = [copy for copy in self._held.values() if not copy.promise.incomplete and copy.end > 0]
+        if len(held) < 2 or all(map(self._is_known, held)):
+            return
+        try:
+            found = histories.grouped(sorted(held, key=advancement, reverse=True), self._is_known, self.view.state.cluster_id)
+            found = self._without_advance(found[0]) if len(found) == 1 else found
+            counting = found[0] if len(found) == 1 else self._counting(found)
+        except Unreadable as failure:
+            self._leave_out(failure.copy, failure.problem, failure.problem)
+            raise Again from failure
+        best = counting[0]
+        for copy in counting:
+            if copy is best or copy.agreed.get(best.node, -1) >= min(copy.end, best.end):
+                self._know(copy)
+        for copy in (copy for group in found if group is not counting for copy in group):
+            text = "the directory has other decisions than the set: it is from a copy of the whole set that was opened by itself"
+            self._leave_out(copy, OtherHistory(text, path=self._directory(copy), paths=[self._directory(copy)]))
+
+    def _without_advance(self, group: list[LockedCopy]) -> list[list[LockedCopy]]:
+        """The copies, and apart from them those with counted records that a compared majority does not have (HISTORIES-4)."""
+        known = [copy for copy in group if self._is_known(copy)]
+        end = max((copy.end for copy in known), default=0)
+        ahead = [copy for copy in group if known and copy.end > end and histories.counted_end(copy) > end]
+        if not ahead:
+            return [group]
+        state = histories.state_of(known[0], self.view.state.cluster_id)
+        voters = self._voters(state)
+        if 2 * len(self._of(state, (copy.node for copy in known)) & voters) <= len(voters):
+            return [group]
+        return [[copy for copy in group if copy not in ahead], ahead]
+
+    def _is_known(self, copy: LockedCopy) -> bool:
+        return self.known.get(copy.node) is copy.copy.partition
+
+    def _know(self, copy: LockedCopy) -> None:
+        self.known[copy.node] = copy.copy.partition
+
+    def _directory(self, copy: LockedCopy) -> str:
+        return str(copy.path.parent)
+
+    def _counting(self, found: list[list[LockedCopy]]) -> list[LockedCopy]:
+        """The history that counts (HISTORIES-4, HISTORIES-5)."""
+        cluster_id = self.view.state.cluster_id
+        states = [histories.state_of(group[0], cluster_id) for group in found]
+        latest = max(state.generation for state in states)
+        choices = [group for group, state in zip(found, states, strict=True) if state.generation == latest]
+        own = [group for group in choices if any(map(self._is_known, group))]
+        for chosen in (choices, own, [group for group in choices if self._has_majority(group, found)]):
+            if len(chosen) == 1:
+                return chosen[0]
+        paths = [[self._directory(copy) for copy in group] for group in found]
+        raise ReplicaSetError(
+            f"the directories have different decisions of one set: {histories.REMEDY}",
+            paths=[path for group in paths for path in group],
+            found=" | ".join(", ".join(group) for group in paths),
+        )
+
+    def _has_majority(self, group: list[LockedCopy], found: list[list[LockedCopy]]) -> bool:
+        """Whether a majority of the voters of a history has records that no other one has."""
+        cluster_id = self.view.state.cluster_id
+        state, others = histories.state_of(group[0], cluster_id), [other[0] for other in found if other is not group]
+        pairs = [(copy, sorted((copy, other), key=advancement)) for copy in group for other in others]
+        shared = {copy.node for copy, (one, best) in pairs if not histories.differs(one, best, cluster_id)}
+        voters = self._voters(state)
+        own = self._of(state, (copy.node for copy in group)) - shared
+        return 2 * len(own & voters) > len(voters)
+
+    # ---- the majority ----------------------------------------------------------------------------
+
+    def _voters(self, state: State) -> frozenset[int]:
+        return frozenset(state.voters) or self._first_voters
+
+    def _of(self, state: State, nodes: Iterable[int]) -> frozenset[int]:
+        """Those of the nodes whose locked directory is the registered one (DECISIONSESSION-1), or is not registered yet."""
+        return frozenset(node for node in nodes if node not in self._held or not self._held[node].copy.is_other(state))
+
+    def _require_majority(self, nodes: Iterable[int], states: Sequence[State], undecided: bool = False) -> None:
+        given = frozenset(nodes)
+        counted = states[1:] if self.forced else states
+        for state in counted:
+            voters, reached = self._voters(state), self._of(state, given)
+            if 2 * len(reached & voters) <= len(voters):
+                what = "the decision may count later" if undecided else "no decision is possible"
+                raise NotEnoughDirectoriesError(
+                    f"no majority of the directories was reached: {what}",
+                    reached=sorted(reached & voters),
+                    voters=sorted(voters),
+                    away={self._paths[node]: str(problem) for node, problem in sorted(self.failed.items())},
+                    undecided=undecided,
+                    expected=f"{len(voters) // 2 + 1} of {len(voters)}",
+                    found=len(reached & voters),
+                )
+
+    def _best(self) -> tuple[LockedCopy, View]:
+        """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a majority."""
+        self.compare()
+        able = [copy for copy in self._held.values() if not copy.promise.incomplete]
+        if not able:
+            self._require_majority((), [self.view.state])
+        best = max(able, key=advancement)
+        view = self.view
+        try:
+            view = decision_view.brought_to(view, best.copy.partition.replica, best.now, best.epochs, best.end)
+        except EmbedlogError as problem:
+            self._leave_out(best, problem, problem)
+            raise Again from problem
+        for copy in [each for each in self._held.values() if each.copy.is_other(view.state)]:
+            text = f"another directory is node {copy.node} of the set"
+            self._leave_out(copy, ReplicaSetError(text, paths=[self._directory(copy), view.state.nodes[copy.node].path]))
+        if best.node not in self._held:
+            raise Again
+        able = [copy for copy in able if copy.node in self._held]
+        self._require_majority((copy.node for copy in able), [view.state])
+        return best, view
+
+    # ---- the decision ----------------------------------------------------------------------------
+
+    def decide(self, steps: Steps) -> Decided | Refusal:
+        """Decide in the state of the most advanced copy. Raises Again after the failure of a copy."""
+        best, view = self._best()
+        continues = best.end > 0 and self.own == (best.last_term, best.end) and self._highest() == self.own.term
+        settled = continues or self._is_settled(best, view)
+        self.before, derivation = view.state, derived(steps, view.state, view.position)
+        self.events, found = derivation.events, derivation.records
+        if isinstance(found, Refusal) or not found:
+            if self.leveling or not settled:
+                view = self._write((NoOp(),), best, view, continues)
+            self.view = view
+            return found if isinstance(found, Refusal) else Decided(view.state, (), derivation.others)
+        after = apply_all(view.state, found)
+        if self.forced:
+            self._require_majority(self._held, [view.state, after])
+        elif self._voters(after) != self._voters(view.state) and not settled and view.state.voters:
+            self.view = self._write((NoOp(),), best, view, continues)  # the change before this one counts first (QUORUM-6)
+            return self.decide(steps)
+        self.view = self._write(found, best, view, continues)
+        return Decided(self.view.state, found, derivation.others)
+
+    def _highest(self) -> int:
+        return max(copy.highest_term for copy in self._held.values())
+
+    def _is_settled(self, best: LockedCopy, view: View) -> bool:
+        """Whether a majority of the voters shows all records as settled."""
+        voters = self._voters(view.state)
+        shown = [copy for copy in self._held.values() if copy.node in voters and copy.settled_end >= best.end]
+        return best.end == 0 or 2 * len(shown) > len(voters)
+
+    def _write(self, records: tuple[Record, ...], best: LockedCopy, view: View, continues: bool) -> View:
+        """Promise, level, append, sync (QUORUM-3 to QUORUM-5); the view after the records, which count."""
+        term = self.own.term if continues else self._highest() + 1
+        if term > TERM_MAX:
+            raise StateError("no term is left", path=best.path, found=term)
+        self._each_or_again(lambda copy: copy.give_promise(term))
+        self._each_or_again(lambda copy: copy.bring_to(best, term))
+        self._each_or_again(lambda copy: copy.become_complete(_sync_deadline()))
+        batch = batch_of(records, best.end, term, system.wall_ms())
+        self.own = Own()
+        self._append(batch, best.now.high_watermark)
+        after = apply_all(view.state, records)
+        self._require_majority(self._held, [view.state, after], undecided=True)
+        self._each(lambda copy: copy.settle(batch.end))
+        self._each(LockedCopy.announce)
+        self.own = Own(term, batch.end)
+        for copy in self._held.values():
+            self._know(copy)
+        return View(batch.end, term, after)
+
+    def _append(self, batch: Batch, settled: int) -> None:
+        self._each(lambda copy: copy.append(batch, settled))
+        self._each(lambda copy: copy.sync(_sync_deadline()))
+
+
+def _sync_deadline() -> int:
+    return system.boot_ns() + SYNC_S * 1_000_000_000
