@@ -193,9 +193,15 @@ class DirectoryTarget(_DirectorySide):
                 raise
         return futures
 
+    def may_commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        return self._reset(group, offsets, dry_run=True)
+
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        return self._reset(group, offsets, dry_run=False)
+
+    def _reset(self, group: str, offsets: Mapping[TopicPartition, int], *, dry_run: bool) -> bool:
         try:
-            self._log.reset_group_offsets(group, to=dict(offsets))
+            self._log.reset_group_offsets(group, to=dict(offsets), dry_run=dry_run)
         except GroupNotEmptyError:
             return False
         return True

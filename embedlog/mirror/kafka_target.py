@@ -160,6 +160,15 @@ class KafkaTarget(KafkaSide):
 
     # ---- groups ----------------------------------------------------------------------------------
 
+    def may_commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        call = partial(self._admin.describe_consumer_groups, [group], request_timeout=DEADLINE_S)
+        try:
+            return not self._answers(call)[group].members
+        except KafkaClusterError as problem:
+            if problem.name != "GROUP_ID_NOT_FOUND":
+                raise
+            return True
+
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         wanted = [confluent_kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
         request = [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)]

@@ -79,13 +79,12 @@ class MirrorState:
             numbers[place], last[place] = number, piece.following
         return lines + self.moved(last.items())
 
-    def committed(self, group: str, offsets: Iterable[tuple[TopicPartition, int]]) -> Lines:
-        """The lines of a group's offsets at the target, by the partitions of the source."""
-        return [(_encoded(["group", group, *place]), _encoded(offset)) for place, offset in offsets]
+    def committed(self, group: str, offsets: Iterable[tuple[TopicPartition, tuple[int, ...]]]) -> Lines:
+        """The lines of a group's offsets at the target, by the partitions of the source. The mirror committed one of each.
 
-    def intended(self, group: str, offsets: Iterable[tuple[TopicPartition, tuple[int, ...]]]) -> Lines:
-        """The lines before a commit: the offsets that the mirror has committed last if it is killed meanwhile."""
-        return [(_encoded(["group", group, *place]), _encoded(possible)) for place, possible in offsets]
+        Before a commit they are two: a mirror that is killed meanwhile may have committed the last. None removes the line.
+        """
+        return [(_encoded(["group", group, *place]), _encoded(each) if each else None) for place, each in offsets]
 
     def map(self, place: TopicPartition) -> OffsetMap:
         found = self.maps.get(place)

@@ -133,6 +133,10 @@ class Target(Protocol):
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]: ...
 
+    def may_commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether `commit_group` would be refused now: False if the group has members."""
+        ...
+
     def commit_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit offsets for a group; False if it has members."""
         ...

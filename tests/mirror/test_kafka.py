@@ -105,6 +105,32 @@ def test_a_second_run_continues_with_new_partitions_and_groups(broker: Broker, p
         assert [each.value for each in left] == one[offset:]
 
 
+def test_an_offset_of_members_at_a_broker_is_not_moved_back(broker: Broker, place: str, here: Log) -> None:
+    """MIRRORGROUP-5: a new group, then one with a member that commits the offset that the mirror has not committed."""
+    import confluent_kafka
+
+    here.create_topic("used")
+    send(here, "used", range(20), 1)
+    notices: list[str] = []
+
+    def copied(offset: int) -> int:
+        here.reset_group_offsets("users", to={TopicPartition("used", 0): offset})
+        run(here, place, topics=["used"], groups=["users"], notice=notices.append)
+        (found,) = asking.committed([confluent_kafka.TopicPartition("used", 0)], timeout=30)
+        return int(found.offset)
+
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "users", "enable.auto.commit": False}
+    with contextlib.closing(confluent_kafka.Consumer(settings)) as asking:
+        assert [copied(10), copied(5), copied(12)] == [10, 5, 12]
+        with contextlib.closing(confluent_kafka.Consumer(settings)) as member:
+            member.subscribe(["used"])
+            assert member.poll(60).value() == b"12"
+            assert copied(15) == 12
+            member.commit(offsets=[confluent_kafka.TopicPartition("used", 0, 15)], asynchronous=False)
+        assert [copied(3), copied(15), copied(4), copied(18)] == [15, 15, 15, 18]
+    assert notices == ["group users has members at the target: its offsets are not copied"]
+
+
 def test_aborted_records_of_a_broker_are_not_copied_and_its_markers_may_be_deleted(broker: Broker, place: str, back: Log) -> None:
     import confluent_kafka
 

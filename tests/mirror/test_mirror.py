@@ -178,6 +178,57 @@ def test_a_group_moves_back_after_a_mirror_that_ended_at_its_commit(
     assert copied(2) == 14, "used at the target"
 
 
+@pytest.mark.parametrize("found_by", ["the look", "the commit", "the next mirror"])
+def test_an_offset_of_members_at_the_target_is_not_moved_back(
+    here: Log, there: Log, monkeypatch: pytest.MonkeyPatch, found_by: str
+) -> None:
+    """MIRRORGROUP-5: the mirror had an offset to commit, was refused, and a member committed the same one."""
+    here.create_topic("events")
+    send(here, "events", range(20), partitions=1)
+    run(here, there)
+    place = TopicPartition("events", 0)
+    notices: list[str] = []
+
+    def copied(offset: int) -> int:
+        here.reset_group_offsets("readers", to={place: offset})
+        run(here, there, groups=["readers"], notice=notices.append)
+        return there.group_offsets("readers")[place].offset
+
+    def ended(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    assert copied(10) == 10
+    with there.consumer("events", group_id="readers", enable_auto_commit=False) as consumer:
+        consumer.poll(timeout=10)
+        consumer.commit({place: OffsetAndMetadata(12)})
+        with monkeypatch.context() as patch:
+            if found_by != "the look":
+                patch.setattr(DirectoryTarget, "may_commit_group", lambda *_: True)
+            if found_by == "the next mirror":
+                patch.setattr(DirectoryTarget, "commit_group", ended)
+                with pytest.raises(KeyboardInterrupt):
+                    copied(15)
+        with monkeypatch.context() as patch:
+            if found_by == "the commit":
+                patch.setattr(DirectoryTarget, "may_commit_group", lambda *_: True)
+            assert copied(15) == 12
+        consumer.commit({place: OffsetAndMetadata(15)})
+    assert notices == ["group readers has members at the target: its offsets are not copied"]
+    assert [copied(3), copied(15), copied(4)] == [15, 15, 15]
+
+
+def test_a_group_with_members_is_looked_at_and_not_written(here: Log, there: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror that continues looks at each group again and again: the state topic does not grow meanwhile."""
+    here.create_topic("events")
+    send(here, "events", range(20), partitions=1)
+    run(here, there)
+    here.reset_group_offsets("readers", to={TopicPartition("events", 0): 15})
+    with there.consumer("events", group_id="readers", enable_auto_commit=False) as consumer:
+        consumer.poll(timeout=10)
+        monkeypatch.setattr(DirectoryTarget, "write", lambda *_: pytest.fail("a line was written"))
+        run(here, there, groups=["readers"])
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
