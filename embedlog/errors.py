@@ -13,7 +13,7 @@ ERROR-5  the text of an error is one printable line, because names and values in
                         NoOffsetForPartitionError*  UnknownSchemaError
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
-                        OutOfOrderSequenceError  OffsetMismatchError*  IncompatibleSchemaError
+                        OutOfOrderSequenceError  DuplicateSequenceError  OffsetMismatchError*  IncompatibleSchemaError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
                         InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
@@ -223,6 +223,10 @@ class InvalidGroupIdError(EmbedlogError):
 
 class OutOfOrderSequenceError(EmbedlogError):
     """Records are missing between this batch of a producer and its previous one; nothing was written."""
+
+
+class DuplicateSequenceError(EmbedlogError):
+    """The records were appended before, and were deleted meanwhile: their offsets are not known. They were not written again."""
 
 
 # ---- the group -----------------------------------------------------------------------------------

@@ -85,6 +85,10 @@ class Producer:
         """The last sequence written in this epoch, -1 if none."""
         return self.batches[-1].last_sequence if self.batches else -1
 
+    def has(self, sequence: int) -> bool:
+        """Whether a record with a sequence was written in this epoch: the last one has the same, or a later one."""
+        return bool(self.batches) and add_sequence(self.last_sequence, -sequence) <= SEQUENCE_MAX // 2
+
     def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> Sequences | None:
         """The remembered batch with exactly these sequences: the same batch was sent before."""
         if epoch != self.epoch:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
-from embedlog.errors import CorruptRecordError, OutOfOrderSequenceError, StorageError, in_file
+from embedlog.errors import CorruptRecordError, DuplicateSequenceError, StorageError, in_file
 from embedlog.format import sequence_rules
 from embedlog.format.producer_state import Marker, ProducerState, add_sequence
 from embedlog.format.record_batch import Chain
@@ -120,7 +120,10 @@ class ProducerSequences:
     # ---- in doubt --------------------------------------------------------------------------------
 
     def places(self, stamp: Stamp, rows: Batches) -> dict[int, tuple[int, int, int]]:
-        """Base offset, next offset and timestamp of batches that are in the log, by first sequence."""
+        """Base offset, next offset and timestamp of batches that are in the log, by first sequence.
+
+        Raises DuplicateSequenceError if they were deleted: a producer must not append them with another epoch.
+        """
         producer = self._state.producers.get(stamp.producer_id) if self._state is not None else None
         found = {
             each.first_sequence: (each.last_offset - each.offset_delta, each.last_offset + 1, each.timestamp)
@@ -139,7 +142,7 @@ class ProducerSequences:
                     found[int(row["base_sequence"])] = (base, base + int(row["last_offset_delta"]) + 1, int(row["max_timestamp"]))
             if wanted <= found.keys():
                 return found
-        raise OutOfOrderSequenceError(
+        raise DuplicateSequenceError(
             f"producer {stamp.producer_id}: batches that were appended before are no longer in the log", path=partition.path
         )
 

@@ -16,6 +16,7 @@ from embedlog.errors import (
     ClosedError,
     DeadlineError,
     DeliveryError,
+    DuplicateSequenceError,
     DurabilityError,
     LeaderNotAvailableError,
     LockTimeoutError,
@@ -213,6 +214,20 @@ def test_a_gap_in_the_sequences_is_left_behind_with_the_epoch(log: embedlog.Log,
         producer.send_batch("one", [b"c"]).result(10)
     assert [(stamp.epoch, sequence) for stamp, sequence in seen] == [(0, 1), (1, 0), (1, 1)]
     assert stamps(log) == [(0, 0, 0), (0, 1, 0), (0, 1, 1)]
+
+
+def test_records_that_were_appended_and_deleted_are_not_appended_in_the_next_epoch(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their places are not known any more, and the answer to the first append was lost."""
+    with log.producer(retry_backoff_ms=1) as producer:
+        producer.send("one", b"a").result(10)
+        seen = failing(monkeypatch, log, [DuplicateSequenceError("no longer in the log")])
+        assert isinstance(producer.send_batch("one", [b"b"]).exception(10), DuplicateSequenceError)
+        assert [(stamp.epoch, sequence) for stamp, sequence in seen] == [(0, 1)]
+        producer.send_batch("one", [b"c"]).result(10)
+    assert values(log) == [b"a", b"c"]
+    assert stamps(log) == [(0, 0, 0), (0, 1, 0)]
 
 
 def test_what_is_given_up_leaves_its_epoch_behind(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:

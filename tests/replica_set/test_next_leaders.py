@@ -15,6 +15,7 @@ from embedlog.errors import EmbedlogError, NotEnoughReplicasAfterAppendError, St
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.partition.log_context import AppendProgress
 from embedlog.partition.replication.followers import Followers
+from embedlog.partition.replication.replica_epochs import ReplicaEpochs
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_set.decisions.proposals import Steps
 from embedlog.replica_set.leaders import Leader, LeaderChanged
@@ -106,6 +107,73 @@ def test_a_record_of_a_producer_that_the_next_leader_does_not_know_is_not_append
         with pytest.raises(NotEnoughReplicasAfterAppendError, match="may have been committed"):
             process.partition.append(run, stamp=stamp, progress=progress)
         assert b"second" not in values(process)
+
+
+def many(stamp: Stamp, count: int) -> EncodedRun:
+    """A run of so many batches, each in a segment of its own."""
+    run = stamped(stamp, 1, *(b"%d:%01400d" % (number, 0) for number in range(count)), batch_bytes=1)
+    assert len(run.batches) == count
+    return run
+
+
+def test_many_batches_that_were_deleted_keep_their_places(tmp_path: Path) -> None:
+    """More than a leader remembers of a producer. They were read, and appended a second time in the next epoch."""
+    with a_set(tmp_path, min_insync_replicas="1") as (_, [process]):
+        stamp = Stamp(7, 0)
+        process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
+        run = many(stamp, 8)
+        progress = AppendProgress(run)
+        process.partition.append(run, stamp=stamp, progress=progress)
+        progress.committed = progress.seen_committed = 0  # the process is slow before it sees the commit
+        process.disks[1].broken = True
+        assert process.partition.append(run_of(b"other")).base_offset == 9
+        assert process.partition.delete_records(10) == 10
+        done = process.partition.append(run, stamp=stamp, progress=progress)
+        assert (done.base_offset, done.last_offset, progress.committed) == (1, 8, 9)
+        assert process.published(2).log_end == 10
+
+
+def test_of_deleted_batches_the_missing_ones_are_appended_again(tmp_path: Path) -> None:
+    """Replicas had the first five before. The sequences show that the leader, which was lost, alone had the others."""
+    with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
+        stamp = Stamp(7, 0)
+        process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
+        process.partition.append(many(stamp, 5), stamp=stamp)
+        run = many(stamp, 8)
+        progress = appended_by_the_leader_alone(process, run, stamp)
+        for number in range(6, 10):
+            assert process.partition.append(run_of(b"other")).base_offset == number
+        assert process.partition.delete_records(10) == 10
+        done = process.partition.append(run, stamp=stamp, progress=progress)
+        assert (done.base_offset, done.last_offset, done.pieces[-1]) == (1, 12, (12, 13))
+        assert [number for number in range(8) if b"%d:0" % number in values(process)] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("copied", [0, 1, 40, 700, 999])
+def test_few_batches_of_a_long_run_are_looked_for_at_the_next_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
+) -> None:
+    """Each look can read an interval of the index: for each batch, that took longer than the timeout of the append."""
+    with a_set(tmp_path, min_insync_replicas="2") as (_, [process]):
+        stamp, looks = Stamp(7, 0), list[int]()
+        process.partition.append(stamped(stamp, 0, b"first"), stamp=stamp)
+        run, first = (stamped(stamp, 1, *(b"v" for _ in range(count)), batch_bytes=1) for count in (1000, copied or 1))
+        assert len(run.batches) == 1000
+        if copied:
+            process.partition.append(first, stamp=stamp)
+        progress = appended_by_the_leader_alone(process, run, stamp)
+        process.partition.append(run_of(b"other"))
+        find = ReplicaEpochs._batch_from
+
+        def counted(self: ReplicaEpochs, offset: int) -> tuple[int, int] | None:
+            looks.append(offset)
+            return find(self, offset)
+
+        monkeypatch.setattr(ReplicaEpochs, "_batch_from", counted)
+        done = process.partition.append(run, stamp=stamp, progress=progress)
+        assert len(looks) < 25
+        assert (done.base_offset, done.last_offset) == (1 if copied else 2, 1001)
+        assert process.published(2).log_end == 1002
 
 
 @pytest.mark.parametrize("committed", [False, True])

@@ -9,6 +9,8 @@ REPLICAEPOCHS-3  the epochs of a log that was copied after a compaction begin wh
     log start. So a batch at or above an offset decides whether the log has, or had, the record of an epoch there. One of that
     epoch shows that it was there; one of a later epoch at that offset, or below it, shows that it was not. Otherwise it is not
     known
+REPLICAEPOCHS-4  the sequences of a producer are a function of the log, too, and outlast its records. So they show what the
+    epochs do not
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import contextlib
 from embedlog._native.replication import ROLE_LEADER, Replica
 from embedlog._native.system import Published
 from embedlog.errors import OffsetOutOfRangeError
+from embedlog.format.record_columns import Stamp
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.reader import Reader
 from embedlog.partition.recovery import log_epochs
@@ -73,6 +76,16 @@ class ReplicaEpochs:
                 return offset < log_end and epoch == cache.latest_epoch
             with contextlib.suppress(OffsetOutOfRangeError):  # the log start or the log end has changed meanwhile
                 return self._decided(epoch, offset, self._batch_from(offset), cache)
+
+    def has_sequence(self, stamp: Stamp, sequence: int) -> bool | None:
+        """Whether the record of a producer with a sequence is, or was, in this log (REPLICAEPOCHS-4).
+
+        None if the log does not know the producer in the epoch of the stamp.
+        """
+        self._state.ensure_open()
+        with self._lock.mutex_until(self._state.deadline()):
+            producer = self._lock.present_producers().producers.get(stamp.producer_id)
+        return producer.has(sequence) if producer is not None and producer.epoch == stamp.epoch else None
 
     def _batch_from(self, offset: int) -> tuple[int, int] | None:
         """The base offset and the epoch of the batch at an offset, or of the first one above it."""
