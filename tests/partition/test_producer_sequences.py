@@ -14,7 +14,6 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import (
-    DuplicateSequenceError,
     EmbedlogError,
     FencedError,
     InvalidRecordError,
@@ -86,27 +85,6 @@ def test_five_batches_are_recognised_and_a_sixth_is_out_of_order(partition: Part
         assert send(partition, stamp, sequence) == (sequence, sequence)
     with pytest.raises(OutOfOrderSequenceError, match="expected sequence 6, found 0"):
         send(partition, stamp, 0)
-
-
-def test_a_run_that_was_deleted_has_no_places(log: embedlog.Log) -> None:
-    """More batches than are remembered: it is another error than a gap, after which a producer appends them anew."""
-    log.create_topic("deleted", config={"segment.bytes": 1500})
-    partition, stamp = log._engine.partition("deleted", 0), Stamp(A, 0)
-    run = stamped(stamp, 0, *(b"%01400d" % number for number in range(8)), batch_bytes=1)
-    partition.append(run, stamp=stamp)
-    send(partition, Stamp(B, 0), 0)
-    assert partition.delete_records(8) == 8
-    with pytest.raises(DuplicateSequenceError, match="no longer in the log"):
-        partition.append(run, stamp=stamp)
-    assert partition.bounds().log_end == 9
-
-
-def test_which_sequences_a_log_had(partition: Partition) -> None:
-    stamp, epochs = Stamp(A, 1), partition.replica.epochs
-    assert epochs.has_sequence(stamp, 0) is None
-    send(partition, stamp, 2**31 - 2, b"a", b"b", b"c")
-    assert [epochs.has_sequence(stamp, each) for each in (2**31 - 3, 2**31 - 1, 0, 1, 7)] == [True, True, True, False, False]
-    assert [epochs.has_sequence(Stamp(A, epoch), 0) for epoch in (0, 2)] == [None, None]
 
 
 def test_only_whole_batches_are_duplicates(partition: Partition) -> None:
