@@ -5,7 +5,8 @@ ADOPTION-1  no process has the directory open meanwhile. From the file of member
 ADOPTION-2  the first decision of the set has all topics of the directory, with their ids and settings. The directory is the only
     replica of each partition. A stop before that decision leaves the file of members, and the next opening decides
 ADOPTION-3  the leader epoch of a partition is one above the last epoch of its log: the set begins its own epochs
-ADOPTION-4  a copy of the decisions of an earlier set is removed first, so that none of them counts again
+ADOPTION-4  a copy of the decisions of an earlier set is removed first, so that none of them counts again. Before that the
+    directory gets another id: a file of the earlier set, which names the id, does not name the directory of the new set then
 ADOPTION-5  a topic of which the directory holds some partitions only is refused: a set has all partitions of its topics
 """
 
@@ -25,7 +26,7 @@ from embedlog.replica_set.set_directory import SetDirectory
 from embedlog.replication.events import HeldTopic
 from embedlog.replication.records import LOG
 from embedlog.storage import checkpoints, file_names, files, location, lock_holders
-from embedlog.storage.identity import ensure_meta
+from embedlog.storage.identity import ensure_meta, new_id, write_meta
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
@@ -53,6 +54,8 @@ def prepare(directory: LogDirectory, new: Path, rack: str | None) -> None:
     directory.refresh_topics()
     earlier = directory.registry.get(LOG)
     if earlier is not None:
+        meta = ensure_meta(directory.path, directory.config.file_mode)
+        write_meta(directory.path, meta._replace(directory_id=new_id()), directory.config.file_mode)
         SetDirectory(NO_NODE, directory).retire(LOG, UUID(bytes=earlier.id_bytes))
 
 

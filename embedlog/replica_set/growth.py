@@ -130,14 +130,10 @@ class SetGrowth:
             move_off(decisions, self._assignments, node, usable, files.deadline_after(MOVE_S))
             decisions.decide(lambda state: Retire(node), deadline_ns, reason=f"node {node} is retired")
             logger.info("node %d left the set", node)
-        path = next((each.path for each in self._members.opened() if each.node == node), None)
-        self._members.forget(node)
+        self._members.forget(node)  # or another thread has done so since the decision
         self.record(deadline_ns)
-        if force or not present:
-            for each in self._unreleased(node):
-                self._release(each, deadline_ns)
-        elif path is not None:
-            self._release(path, deadline_ns)
+        for each in self._unreleased(node):
+            self._release(each, deadline_ns)
 
     def _force(self, node: int, deadline_ns: int) -> None:
         """Decide a forced retirement (GROWTH-4). Nothing if the newest decisions, which count then, are without the node."""

@@ -362,10 +362,10 @@ def is_beside(found: Membership, others: Iterable[tuple[Membership, Path]]) -> b
     recorded = {(each.node, each.directory_id): each.path for each in found.members if each.node != found.node}
     pairs = [(recorded.get((other.node, other.own.directory_id)), path) for other, path in others]
     known = [(Path(text), path) for text, path in pairs if text is not None]
-    return any(one == path for one, path in known) or any(_is_same(one, path) for one, path in known)
+    return any(one == path for one, path in known) or any(is_same(one, path) for one, path in known)
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def is_same(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same directory."""
     try:
         facts = [files.lstat(files.real_path(path)) for path in (one, other)]

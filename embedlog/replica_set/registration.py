@@ -181,7 +181,9 @@ def _refuse_copy(each: Entered, state: State, present: Sequence[Entered] | None 
 
 def _is_in_place(each: Entered, state: State) -> bool:
     registered = state.nodes.get(each.membership.node)
-    return registered is not None and registered.path == str(each.path)
+    if registered is None:
+        return False
+    return registered.path == str(each.path) or members.is_same(Path(registered.path), each.path)
 
 
 def _is_copy(each: Entered, state: State, present: Sequence[Entered] | None) -> bool:

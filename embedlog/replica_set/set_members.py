@@ -35,7 +35,7 @@ from embedlog.replica_set.decisions.proposals import Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, MemberPlaces, Opened
 from embedlog.replica_set.membership import Member
 from embedlog.replica_set.observation import topics_words
-from embedlog.replica_set.open_directories import OpenDirectories, OpenDirectory
+from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
 from embedlog.storage import files, locks
 from embedlog.storage.identity import id_text
@@ -310,11 +310,15 @@ class SetMembers:
             self._note_away(path, ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"))
 
     def observed(self, state: State) -> Mapping[Place, Observed]:
-        """The replicas of all partitions that this process reaches."""
-        return {
-            place: PartitionReplicas(self.directories, self.decisions, place, state.topics[place[0]].name).observed(each)
-            for place, each in state.partitions.items()
-        }
+        """The replicas of all partitions that this process reaches. A damaged one that is the whole ISR is not reached."""
+        found: dict[Place, Observed] = {}
+        for place, each in state.partitions.items():
+            replicas = PartitionReplicas(self.directories, self.decisions, place, state.topics[place[0]].name)
+            try:
+                found[place] = replicas.observed(each)
+            except DAMAGE as problem:  # each access to this partition meets it again
+                logger.warning("the only replica of %s that is in sync is damaged: %s", replicas.name, problem)
+        return found
 
     def admit(self, opened: Opened, deadline_ns: int) -> None:
         """Register a directory that was just opened, and is not in the set yet. After an error it is closed again."""

@@ -131,3 +131,30 @@ def test_a_crashed_member_leads_only_a_topic_that_was_always_durable(tmp_path: P
     (tmp_path / "away").rename(tmp_path / "d1")
     with opened(tmp_path) as log:
         assert values(log) == [b"first", *sent]
+
+
+def test_damage_of_the_only_replica_of_a_partition_does_not_prevent_an_opening(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+        log.create_topic("single", assignment={0: [3]})
+
+    def work(log: embedlog.Log) -> None:
+        with log.producer(linger_ms=0) as producer:
+            for number in range(50):
+                producer.send("single", b"%0500d" % number)
+        send(log, b"before")
+        log._engine.partition("single", 0).sync()
+
+    killed_after(tmp_path, work)
+    segment = tmp_path / "d3" / "single-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[1000] ^= 1
+    segment.write_bytes(data)
+    with opened(tmp_path) as log:
+        send(log, b"after")
+        assert values(log) == [b"before", b"after"]
+        with pytest.raises(EmbedlogError, match="single-0"):
+            list(log.scan("single").records())
+        log.delete_topic("single")
+        assert log.topics() == ["t"]
+    assert segment.exists() is False

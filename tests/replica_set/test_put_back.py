@@ -380,6 +380,22 @@ def test_a_copy_of_a_directory_in_use_is_refused(tmp_path: Path, first: str) -> 
         assert log.replicas().decisions == before
 
 
+@pytest.mark.parametrize("first", ["paths", "links"])
+def test_a_copy_of_a_directory_in_use_is_refused_beside_links_to_the_others(tmp_path: Path, first: str) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [1, 2, 3]})
+    shutil.copytree(tmp_path / "d2", tmp_path / "copy")
+    for node in (1, 3):
+        (tmp_path / f"link{node}").symlink_to(tmp_path / f"d{node}")
+    paths, links = ["d1", "{}", "d3"], ["link1", "{}", "link3"]
+    used, other = (paths, links) if first == "paths" else (links, paths)
+    with embedlog.open([tmp_path / name.format("d2") for name in used], housekeeping=False) as log:
+        with pytest.raises(embedlog.ReplicaSetError, match="another copy"):
+            embedlog.open([tmp_path / name.format("copy") for name in other], housekeeping=False)
+        send(log, b"value")
+        assert values(log) == [b"value"]
+
+
 def test_a_copy_of_the_whole_set_is_used_beside_it(tmp_path: Path) -> None:
     for name in ("set", "backup"):
         (tmp_path / name).mkdir()

@@ -133,6 +133,29 @@ def test_a_retirement_that_was_interrupted_after_its_decision_is_completed_by_th
             assert log.topics() == wanted
 
 
+def test_a_retirement_that_another_thread_notices_first_releases_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with together(tmp_path, 1, 2) as log:
+        log.create_topic("t", assignment={0: [1]})
+        members = log._engine.set.members  # type: ignore[attr-defined]
+        decide, open_after = members.decisions.decide, list[list[int]]()
+
+        def noticed(make_event: Any, *args: Any, **options: Any) -> Any:
+            found = decide(make_event, *args, **options)
+            if 2 not in members.decisions.hint().nodes:
+                members.tend(by_hand=True)
+                open_after.append([each.node for each in members.opened()])
+            return found
+
+        monkeypatch.setattr(members.decisions, "decide", noticed)
+        log.retire_directory(2)
+        assert open_after == [[1]]
+    assert not (tmp_path / "d2" / file_names.REPLICAS).exists()
+    with opened(tmp_path / "d2") as log:
+        assert log.topics() == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_last_retirement_can_be_killed_before_every_system_call(tmp_path: Path) -> None:

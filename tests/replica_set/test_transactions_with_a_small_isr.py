@@ -252,3 +252,26 @@ def test_a_reader_ends_the_transactions_after_one_that_cannot_be_ended_now(
     monkeypatch.setattr(Transactions, "settle", settle)
     assert log._engine.transactions.resolve(log._engine.partition(*FIRST))
     assert settled == ["x", "y"]
+
+
+def test_a_topic_that_is_deleted_before_its_marker_does_not_end_a_commit(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("Last")
+    look, looks = Transactions._has_no_leader, list[str]()
+
+    def deleting(self: Transactions, partition: Any) -> bool:
+        if not looks:
+            log.delete_topic(FIRST.topic)
+        looks.append(partition.topic)
+        return look(self, partition)
+
+    with log.producer(transactional_id="x", linger_ms=0) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for topic in (FIRST.topic, "Last"):
+            producer.send(topic, b"value").result(20)
+        monkeypatch.setattr(Transactions, "_has_no_leader", deleting)
+        producer.commit_transaction()
+    assert FIRST.topic in looks
+    assert committed(log, "Last") == [b"value"]

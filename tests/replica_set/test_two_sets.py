@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import ReplicaSetError
-from embedlog.replica_set import membership
+from embedlog.replica_set import growth, membership
 from embedlog.storage import file_names
 from tests.replica_set.test_growth import nodes, recorded
 from tests.replica_set.test_opening import QUIET, content, made, send, values
@@ -57,16 +58,27 @@ def test_a_retired_directory_that_became_a_set_is_not_opened_with_its_earlier_se
         assert (nodes(log), log.topics()) == ([2, 3], ["later0", "later1", "later2", "u"])
 
 
-def test_a_directory_that_was_away_does_not_connect_two_sets(tmp_path: Path) -> None:
-    """Its file names the retired directory, which another set has now."""
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_directory_that_was_away_does_not_connect_two_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    """Its file names the retired directory, which another set has now. `stopped`: within the release of that directory."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with opened(tmp_path, "d1", "d2", "d3", "d4") as log:
         log.create_topic("t", assignment={0: [3]})
         send(log, b"first")
     (tmp_path / "d1").rename(tmp_path / "removed")
-    with opened(tmp_path, "d1", "d2", "d3", "d4") as log:
-        log.retire_directory(2)
+    with opened(tmp_path, "d1", "d2", "d3", "d4") as log, monkeypatch.context() as patch:
+        if stopped:
+            patch.setattr(growth, "write_meta", stop)
+        with pytest.raises(KeyboardInterrupt) if stopped else contextlib.nullcontext():
+            log.retire_directory(2)
     (tmp_path / "removed").rename(tmp_path / "d1")
     assert [recorded(tmp_path / name) for name in ("d1", "d3")] == [[1, 2, 3, 4], [1, 3, 4]]
+    assert not (tmp_path / "d2" / file_names.REPLICAS).exists()
     grown_elsewhere(tmp_path)
     check_refused(tmp_path, "d1", "d2", "d3", "d4")
     with opened(tmp_path, "d1", "d3", "d4") as log:

@@ -210,7 +210,10 @@ class Transactions:
         self.syncs.sync(unsynced((each, each.published().log_end) for each in partitions), deadline_ns)
 
     def _has_no_leader(self, partition: TransactionalLog) -> bool:
-        return partition.replicated and not self.host.is_led(partition)
+        try:
+            return partition.replicated and not self.host.is_led(partition)
+        except UnknownTopicOrPartitionError:
+            return False  # deleted in the meantime: `_mark` passes over it
 
     @staticmethod
     def _mark(partition: TransactionalLog, seen: Transaction, deadline_ns: int) -> None:
