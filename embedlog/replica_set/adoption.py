@@ -6,7 +6,7 @@ ADOPTION-2  the first decision of the set has all topics of the directory, with 
     replica of each partition. A stop before that decision leaves the file of members, and the next opening decides
 ADOPTION-3  the leader epoch of a partition is one above the last epoch of its log: the set begins its own epochs
 ADOPTION-4  a copy of the decisions of an earlier set is removed first, so that none of them counts again. Before that the
-    directory gets another id: a file of the earlier set, which names the id, does not name the directory of the new set then
+    directory gets another id, since files of the earlier set name the old one
 ADOPTION-5  a topic of which the directory holds some partitions only is refused: a set has all partitions of its topics
 """
 

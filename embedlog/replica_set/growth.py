@@ -18,7 +18,6 @@ GROWTH-6  a retirement that was interrupted after its decision, or whose outcome
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import uuid
@@ -181,10 +180,8 @@ class SetGrowth:
 
     def record(self, deadline_ns: int) -> None:
         """Record the members in all open directories."""
-        state = self._members.decisions.hint()
-        for each in self._members.opened():
-            with contextlib.suppress(EmbedlogError):
-                registration.note(each.path, state, deadline_ns=deadline_ns, mode=self._config.file_mode)
+        state, paths = self._members.decisions.hint(), [each.path for each in self._members.opened()]
+        registration.record_changes(paths, state, deadline_ns=deadline_ns, mode=self._config.file_mode)
 
 
 def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -> None:

@@ -6,7 +6,8 @@ REGISTRATION-2  a directory had the registered id, or was registered by it, and 
     A visit of a broker is recorded with the new id, so that a second crash does not hide it
 REGISTRATION-3  one decision registers all directories that were opened. The first process in a directory raises its broker epoch,
     also after an orderly close, as a start of a broker does. The decision appends nothing for later processes
-REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before
+REGISTRATION-4  the file of members is updated after the decision; until then it has the registered id of before. The files of
+    all open directories get a changed path: MEMBERDIRECTORY-6 and REGISTRATION-7 compare it
 REGISTRATION-5  a directory that was closed in order has the registered broker epoch. One with a lower epoch was put back to an
     earlier copy: it draws a new id and is foreign. So does one whose decisions are of another history (HISTORIES-6)
 REGISTRATION-6  only the first process in a directory raises its broker epoch. Before its decision, the control page shows that
@@ -23,8 +24,9 @@ REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A dir
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -136,8 +138,11 @@ def register(
     held: tuple[HeldTopic, ...] = (),
     deadline_ns: int,
     mode: int = 0o666,
+    opened: Iterable[Path] = (),
 ) -> State:
     """Register these directories by one decision, and record it in each of them; the state after it.
+
+    Other directories that are open have their file of members updated, too, if a path has changed (REGISTRATION-4).
 
     The first decision of a set adds all its members. A prepared directory that the log does not have is added. `observe` has the
     replicas of partitions, `held` the topics of the only directory of a new set.
@@ -157,6 +162,7 @@ def register(
             logger.warning(text, each.path, each.membership.node, copied)
         if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
             each.outcome(True)
+    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode)
     return state
 
 
@@ -236,6 +242,15 @@ def record(
             new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
             new = new if entered is None else new._replace(created_ns=entered.created_ns)
         return found if new == found else members.write(directory, new, mode)
+
+
+def record_changes(directories: Iterable[Path], state: State, *, deadline_ns: int, mode: int = 0o666) -> None:
+    """Update the members in open directories where they differ. One that fails is updated by its next registration."""
+    for each in directories:
+        with contextlib.suppress(EmbedlogError):
+            found = members.read(each)
+            if found is not None and (members_of(state, found), state.generation) != (found.members, found.cluster_generation):
+                note(each, state, deadline_ns=deadline_ns, mode=mode)
 
 
 def _step(

@@ -267,7 +267,7 @@ class SetMembers:
         try:
             state = registration.register(
                 self.decisions, entered, observe=self.observed, held=self._held(), deadline_ns=deadline_ns,
-                mode=self._config.file_mode,
+                mode=self._config.file_mode, opened=[each.path for each in self.opened()],
             )  # fmt: skip
         except NotEnoughDirectoriesError as problem:
             if not problem.undecided:

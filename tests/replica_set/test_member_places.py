@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import embedlog
-from embedlog.errors import EmbedlogError
+from embedlog.errors import EmbedlogError, ReplicaSetError
 from embedlog.replica_set import membership
 from tests.replica_set.test_growth import nodes
 from tests.replica_set.test_opening import QUIET, content, isr, send, values
@@ -181,6 +182,36 @@ def test_the_rest_of_a_moved_set_is_given_once(tmp_path: Path) -> None:
         assert used(log) == [*given, "d3"]
     with opened(tmp_path, *given) as log:
         assert used(log) == [*given, "d3"]
+
+
+@contextlib.contextmanager
+def returned_elsewhere(root: Path) -> Iterator[embedlog.Log]:
+    """The directory d1 is absent at the opening, and returns at the given path m1."""
+    (root / "d1").rename(root / "absent")
+    with opened(root, "m1", "d2") as log:
+        (root / "absent").rename(root / "m1")
+        assert used(log) == ["m1", "d2", "d3"]
+        yield log
+
+
+def test_all_directories_record_the_place_to_which_one_returned(tmp_path: Path) -> None:
+    made(tmp_path)
+    with returned_elsewhere(tmp_path):
+        pass
+    (tmp_path / "d2").rename(tmp_path / "lost")
+    with opened(tmp_path, "m1", "d2") as log:
+        assert used(log) == ["m1", "d3"]
+        send(log, b"second")
+
+
+def test_a_copy_of_a_directory_in_use_is_refused_beside_one_that_returned_elsewhere(tmp_path: Path) -> None:
+    made(tmp_path)
+    with returned_elsewhere(tmp_path) as log:
+        copied(tmp_path, 2)
+        with pytest.raises(ReplicaSetError, match="another copy"):
+            opened(tmp_path, "m1", "c2")
+        send(log, b"second")
+        assert values(log) == [b"first", b"second"]
 
 
 def test_a_set_that_was_moved_as_a_whole_opens(tmp_path: Path) -> None:
