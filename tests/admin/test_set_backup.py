@@ -371,6 +371,36 @@ def test_a_failover_between_two_pins_tears_no_transaction(tmp_path: Path, monkey
     assert committed(tmp_path / "copy") == [0, 1]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_first_transaction_of_a_log_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The topic of the decisions does not exist before it, and so no lock either."""
+    places: Any = paths(tmp_path) if count > 1 else tmp_path / "d1"
+    with embedlog.open(places, config=SHORT) as log, embedlog.open(places, config=SHORT) as other:
+        log.create_topic("t", 2)
+        pins = list[int]()
+
+        def pin_of(partition: Partition, **options: Any) -> Pin:
+            if (partition.topic, partition.number) == ("t", 1):
+                pins.append(1)
+                if len(pins) == 2:
+                    transact(other)
+            return pinned_segments.pin_of(partition, **options)
+
+        monkeypatch.setattr(backup, "pin_of", pin_of)
+        log.backup(tmp_path / "copy")
+        assert len(pins) == 3
+    assert committed(tmp_path / "copy") == [0, 1]
+
+
+def transact(log: embedlog.Log) -> None:
+    with log.producer(transactional_id="x", linger_ms=0) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(2):
+            producer.send("t", b"x", partition=number)
+        producer.commit_transaction()
+
+
 def test_a_later_epoch_of_the_leader_under_the_locks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page cannot show it before the locks are left: no look for the leader takes the lock of this thread again."""
     with in_a_transaction(tmp_path) as (log, other, producer):

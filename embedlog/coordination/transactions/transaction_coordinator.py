@@ -17,7 +17,7 @@ TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too 
     replicas join the ISR by the housekeeper. The markers of the other partitions are written meanwhile, those of partitions
     without a leader last
 TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it counts if the leaders did not
-    change until the locks were left: at another leader, other processes decide
+    change until the locks were left: at another leader, other processes decide. So it does if the topic was not created meanwhile
 """
 
 from __future__ import annotations
@@ -164,6 +164,8 @@ class Transactions:
             yield
         if epochs and not self.host.still_lead(self.topic.name, epochs):
             raise LeaderNotAvailableError(f"a leader of {self.topic.name} changed while its locks were held")
+        if not numbers and not self.host.read_only and self.topic.here():
+            raise LeaderNotAvailableError(f"{self.topic.name} was created during the snapshot")
 
     # ---- completion ------------------------------------------------------------------------------
 
