@@ -11,10 +11,15 @@ from uuid import UUID
 import pytest
 
 import embedlog
+from embedlog._native import system
+from embedlog.config.topic import TopicConfig
 from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_description import ReplicasDescription
-from embedlog.replica_set.decisions import histories
+from embedlog.replica_set.decisions import histories, promise
 from embedlog.replica_set.decisions.copies import Copy, LockedCopy
+from embedlog.storage import checkpoints
+from embedlog.storage.file_names import EPOCHS
+from tests.support import decision_logs
 from tests.support.decision_logs import NODES, Process, batches_of, begun, copy_path, killed_with, made, numbers_of
 
 
@@ -291,3 +296,26 @@ def test_a_copy_of_a_directory_in_use_is_refused_if_it_was_opened_by_itself(tmp_
         log.create_topic("new", replication_factor=3)
         send(log, "new", b"new")
         check(log)
+
+
+def test_a_copy_of_a_compacted_log_is_of_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its terms begin at the records that still existed when it was made (HISTORIES-8)."""
+    small = TopicConfig(cleanup_policy=("compact",), segment_bytes=400, min_cleanable_dirty_ratio=0.0, delete_retention_ms=0)
+    monkeypatch.setattr(decision_logs, "COMPACTED", small)
+    begun(tmp_path)
+    for number in range(2, 12):
+        with Process(tmp_path) as process:  # each one has another term
+            process.decide(number)
+    with Process(tmp_path) as process:
+        process.log.settle()
+        process.partitions[1].compact(0, 1 << 26, system.wall_ms() + 10**9)
+    shutil.rmtree(tmp_path / "d3")
+    made(tmp_path, (3,))
+    promise.write(copy_path(tmp_path, 3), promise.Promise(incomplete=True))
+    for number in (12, 13, 14):
+        with Process(tmp_path) as process:
+            process.decide(number)
+            assert not process.log.other_histories()
+    starts = [checkpoints.read_epochs(copy_path(tmp_path, node) / EPOCHS).entries for node in (1, 3)]
+    assert starts[0] != starts[1], "the terms of the copies have other starts"
+    assert {numbers_of(tmp_path, node)[-1] for node in NODES} == {14}

@@ -15,16 +15,19 @@ HISTORIES-5  a forced retirement begins a history that may lack counted records.
     an earlier generation is cut if it is less advanced
 HISTORIES-6  a directory of another history is registered as a foreign one with a new id, before its copy begins again
 HISTORIES-7  a process compares a copy once, before it counts here. It shows no decisions of it before that, if it has others
+HISTORIES-8  compaction removes records of one copy that another one has. Only offsets at which both have a record are compared
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from embedlog.errors import EmbedlogError, ReplicaSetError
 from embedlog.format.record_batch import Batches, decode_parts
 from embedlog.replica_set.decisions import decision_view
-from embedlog.replica_set.decisions.copies import LockedCopy, divergence
+from embedlog.replica_set.decisions.copies import LockedCopy
 from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, NO_TERM, Fetched, View
 from embedlog.replication.records import RegisterBroker
 from embedlog.replication.state import State
@@ -79,8 +82,11 @@ def state_of(copy: LockedCopy, cluster_id: str) -> State:
 
 
 def _agreed_end(one: LockedCopy, other: LockedCopy) -> int:
-    """The end of the records that two copies share (HISTORIES-1), at the begin of a batch of the first one. Raises Unreadable."""
-    end, start = divergence(one, other), max(one.now.log_start, other.now.log_start)
+    """The end of the records that two copies share (HISTORIES-1), at the begin of a batch of the first one. Raises Unreadable.
+
+    Records are compared, and not the starts of the terms: a copy of a compacted log has other starts (HISTORIES-8).
+    """
+    end, start = min(one.end, other.end), max(one.now.log_start, other.now.log_start)
     if end <= start or _same(_read(one, end - 1, end).batches, _read(other, end - 1, end).batches):
         return end
     theirs = {offset: record for read in _reads(other, start, end) for offset, record in _records(read)}
@@ -97,7 +103,7 @@ def _agreed_end(one: LockedCopy, other: LockedCopy) -> int:
 
 
 def _same(one: Batches, other: Batches) -> bool:
-    fields = ("base_offset", "last_offset_delta", "crc")
+    fields = ("base_offset", "last_offset_delta", "leader_epoch", "crc")
     return len(one) > 0 and len(other) > 0 and all(one[0][name] == other[0][name] for name in fields)
 
 
@@ -119,12 +125,14 @@ def _reads(copy: LockedCopy, start: int, end: int) -> list[Fetched]:
 
 
 def _records(read: Fetched) -> list[tuple[int, object]]:
-    """Offset and content of each record, as compaction keeps them."""
+    """Offset, and term and content of each record, as compaction keeps them."""
     found: list[tuple[int, object]] = []
+    ends = read.batches["base_offset"] + read.batches["last_offset_delta"]
     for part in decode_parts(read.data, read.batches, columns={"key", "value", "offset", "timestamp"}):
         if part.offsets is not None and part.timestamps is not None and part.keys is not None and part.values is not None:
             times, keys, values = part.timestamps.tolist(), part.keys, part.values
-            found += [(at, (times[row], keys[row], values[row])) for row, at in enumerate(part.offsets.tolist())]
+            terms = read.batches["leader_epoch"][np.searchsorted(ends, part.offsets)].tolist()
+            found += [(at, (terms[row], times[row], keys[row], values[row])) for row, at in enumerate(part.offsets.tolist())]
     return found
 
 
