@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,9 +16,10 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.config.topic import TopicConfig
-from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError, StorageError
+from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_description import ReplicasDescription
-from embedlog.replica_set.decisions import histories, promise
+from embedlog.replica_set.decisions import promise, shared_records
 from embedlog.replica_set.decisions.copies import Copy, LockedCopy
 from embedlog.storage import checkpoints
 from embedlog.storage.file_names import EPOCHS
@@ -127,13 +131,13 @@ def test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_other
 def test_compared_copies_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path)
     compared = list[object]()
-    read = histories._agreed_end
+    read = shared_records.agreed_end
 
     def agreed_end(one: LockedCopy, other: LockedCopy) -> int:
         compared.append(one)
         return read(one, other)
 
-    monkeypatch.setattr(histories, "_agreed_end", agreed_end)
+    monkeypatch.setattr(shared_records, "agreed_end", agreed_end)
     with Process(tmp_path) as process:
         for number in range(2, 6):
             process.decide(number)
@@ -298,24 +302,67 @@ def test_a_copy_of_a_directory_in_use_is_refused_if_it_was_opened_by_itself(tmp_
         check(log)
 
 
-def test_a_copy_of_a_compacted_log_is_of_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its terms begin at the records that still existed when it was made (HISTORIES-8)."""
+@contextlib.contextmanager
+def renewed_from_a_compacted_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """A process of a set whose copy 3 was made from copy 1 after a compaction: its terms have other starts (SHAREDRECORDS-1)."""
     small = TopicConfig(cleanup_policy=("compact",), segment_bytes=400, min_cleanable_dirty_ratio=0.0, delete_retention_ms=0)
     monkeypatch.setattr(decision_logs, "COMPACTED", small)
-    begun(tmp_path)
+    begun(root)
     for number in range(2, 12):
-        with Process(tmp_path) as process:  # each one has another term
+        with Process(root) as process:  # each one has another term
             process.decide(number)
-    with Process(tmp_path) as process:
+    with Process(root) as process:
         process.log.settle()
         process.partitions[1].compact(0, 1 << 26, system.wall_ms() + 10**9)
-    shutil.rmtree(tmp_path / "d3")
-    made(tmp_path, (3,))
-    promise.write(copy_path(tmp_path, 3), promise.Promise(incomplete=True))
-    for number in (12, 13, 14):
-        with Process(tmp_path) as process:
-            process.decide(number)
-            assert not process.log.other_histories()
-    starts = [checkpoints.read_epochs(copy_path(tmp_path, node) / EPOCHS).entries for node in (1, 3)]
-    assert starts[0] != starts[1], "the terms of the copies have other starts"
-    assert {numbers_of(tmp_path, node)[-1] for node in NODES} == {14}
+    shutil.rmtree(root / "d3")
+    made(root, (3,))
+    promise.write(copy_path(root, 3), promise.Promise(incomplete=True))
+    with Process(root) as process:
+        process.decide(12)
+    starts = [checkpoints.read_epochs(copy_path(root, node) / EPOCHS).entries for node in (1, 3)]
+    assert starts[0] != starts[1]
+    with Process(root) as process:
+        yield process
+
+
+def test_a_copy_of_a_compacted_log_is_of_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with renewed_from_a_compacted_copy(tmp_path, monkeypatch) as process:
+        process.decide(13)
+        assert not process.log.other_histories()
+    assert {numbers_of(tmp_path, node)[-1] for node in NODES} == {13}
+
+
+def test_a_decision_cuts_no_copy_of_a_compacted_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COPY-5: the records are equal."""
+    with renewed_from_a_compacted_copy(tmp_path, monkeypatch) as process:
+        for way in ("_can_be_cut", "_begin_again"):
+            monkeypatch.setattr(LockedCopy, way, lambda *_: pytest.fail("a copy is cut"))
+        process.decide(13)
+    assert {numbers_of(tmp_path, node)[-1] for node in NODES} == {13}
+
+
+def test_an_error_of_the_best_copy_leaves_that_copy_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that is copied from it."""
+    begun(tmp_path)
+    read, bring_to, failed = ReplicaLog.read, LockedCopy.bring_to, list[Path]()
+
+    def failing(self: ReplicaLog, *args: Any) -> Any:
+        if not failed:
+            failed.append(self._state.path)
+            raise StorageError("no read", path=self._state.path, errno=errno.EIO)
+        return read(self, *args)
+
+    def brought(self: LockedCopy, best: LockedCopy, term: int) -> None:
+        if self.end < best.end:
+            monkeypatch.setattr(ReplicaLog, "read", failing)
+        bring_to(self, best, term)
+
+    with Process(tmp_path) as process:
+        process.detach(3)
+        process.decide(2)
+        process.attach(tmp_path, 3)
+        monkeypatch.setattr(LockedCopy, "bring_to", brought)
+        process.decide(3)
+    assert len(failed) == 1
+    left_out = {"d1": 1, "d2": 2}[failed[0].parent.name]
+    assert [numbers_of(tmp_path, node)[-1] for node in NODES if node != left_out] == [3, 3]

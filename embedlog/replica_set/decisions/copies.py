@@ -5,6 +5,7 @@ COPY-2  a copy is brought to another one by the terms of its records: what diffe
 COPY-3  a copy that may lack a compacted record begins again, and is incomplete until it is synced (PROMISE-3)
 COPY-4  the high watermark of a page counts as settled only after this rule set has written the page: a load cannot know it. The
     first promise puts the checkpointed one into the page: that of the last close, below which all records count
+COPY-5  where the starts of the terms differ, records are compared before anything is cut (SHAREDRECORDS-1)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from embedlog._native.system import Published
 from embedlog.errors import StorageError
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_batch import Batches, Chain, scan, stamp_offsets
-from embedlog.replica_set.decisions import promise
+from embedlog.replica_set.decisions import promise, shared_records
 from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, Readable, term_at
 from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replication.records import Record, encode
@@ -164,6 +165,14 @@ class LockedCopy:
         return self._locked.now.log_end
 
     @property
+    def log_start(self) -> int:
+        return self.now.log_start
+
+    def fetch(self, offset: int, end: int) -> Fetched:
+        """Records from the batch with an offset, up to an end."""
+        return self.copy.partition.replica.read(offset, CHUNK_BYTES, end)
+
+    @property
     def last_term(self) -> int:
         """The term of its last record."""
         return term_at(self.epochs, self.end - 1, self.now.log_start)
@@ -197,14 +206,21 @@ class LockedCopy:
         """Make this log equal to the most advanced one (QUORUM-4). REQUIRES the promise in both."""
         if best is self:
             return
-        agreed, purged = divergence(self, best), max(best.now.log_start, min(best.now.purged_to, best.end))
-        agreed = min(agreed, self.agreed.get(best.node, agreed))
+        agreed, purged = self._agreed_end(best), max(best.now.log_start, min(best.now.purged_to, best.end))
         if agreed < self.end and self._can_be_cut(agreed):
             self._locked.truncate(agreed)
             self.epochs = self._locked.epochs()
         elif agreed < self.end or (agreed < purged and (self.end > 0 or best.now.log_start > 0)):
             self._begin_again(best.now.log_start)
         self._copy_from(best, term)
+
+    def _agreed_end(self, best: LockedCopy) -> int:
+        """The end of the records that both have. They are read if the starts of the terms differ (COPY-5)."""
+        agreed = self.agreed.get(best.node)
+        if agreed is None:
+            agreed = divergence(self, best)
+            agreed = agreed if agreed >= min(self.end, best.end) else shared_records.agreed_end(self, best)
+        return agreed
 
     def _can_be_cut(self, offset: int) -> bool:
         """Whether no record at or above the offset has replaced one below it (COPY-3)."""
@@ -221,7 +237,7 @@ class LockedCopy:
         leading = Leading(best.now.high_watermark, term, gaps_allowed=True)
         while self.end < best.end:
             before = self.end
-            found: Fetched = best.copy.partition.replica.read(before, CHUNK_BYTES, best.end)
+            found: Fetched = shared_records.read(best, before, best.end)
             taken = len(found.batches) > 0 and self._locked.take(found.data, found.batches, leading, before)
             if not taken or self.end <= before:
                 raise StorageError("the decision log of another directory cannot be copied", path=self.path)

@@ -17,9 +17,10 @@ from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSet
 from embedlog.replica_set.decisions import decision_view, histories
 from embedlog.replica_set.decisions.copies import Batch, Copy, CopyPartition, LockedCopy, advancement, batch_of
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
-from embedlog.replica_set.decisions.histories import OtherHistory, Unreadable
+from embedlog.replica_set.decisions.histories import OtherHistory
 from embedlog.replica_set.decisions.promise import TERM_MAX
 from embedlog.replica_set.decisions.proposals import Decided, Steps, derived
+from embedlog.replica_set.decisions.shared_records import Unreadable
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.records import NoOp, Record
 from embedlog.replication.state import State, apply_all
@@ -113,7 +114,7 @@ class Session:
             found = self._without_advance(found[0]) if len(found) == 1 else found
             counting = found[0] if len(found) == 1 else self._counting(found)
         except Unreadable as failure:
-            self._leave_out(failure.copy, failure.problem, failure.problem)
+            self._leave_out(self._held[failure.node], failure.problem, failure.problem)
             raise Again from failure
         best = counting[0]
         for copy in counting:
@@ -258,7 +259,11 @@ class Session:
         if term > TERM_MAX:
             raise StateError("no term is left", path=best.path, found=term)
         self._each_or_again(lambda copy: copy.give_promise(term))
-        self._each_or_again(lambda copy: copy.bring_to(best, term))
+        try:
+            self._each_or_again(lambda copy: copy.bring_to(best, term))
+        except Unreadable as failure:  # most often of the best one: the others are not left out
+            self._leave_out(self._held[failure.node], failure.problem, failure.problem)
+            raise Again from failure
         self._each_or_again(lambda copy: copy.become_complete(_sync_deadline()))
         batch = batch_of(records, best.end, term, system.wall_ms())
         self.own = Own()

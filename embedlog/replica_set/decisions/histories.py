@@ -15,20 +15,17 @@ HISTORIES-5  a forced retirement begins a history that may lack counted records.
     an earlier generation is cut if it is less advanced
 HISTORIES-6  a directory of another history is registered as a foreign one with a new id, before its copy begins again
 HISTORIES-7  a process compares a copy once, before it counts here. It shows no decisions of it before that, if it has others
-HISTORIES-8  compaction removes records of one copy that another one has. Only offsets at which both have a record are compared
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from embedlog.errors import EmbedlogError, ReplicaSetError
-from embedlog.format.record_batch import Batches, decode_parts
-from embedlog.replica_set.decisions import decision_view
+from embedlog.replica_set.decisions import decision_view, shared_records
 from embedlog.replica_set.decisions.copies import LockedCopy
-from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, NO_TERM, Fetched, View
+from embedlog.replica_set.decisions.decision_view import NO_TERM, View
+from embedlog.replica_set.decisions.shared_records import Unreadable
 from embedlog.replication.records import RegisterBroker
 from embedlog.replication.state import State
 
@@ -37,14 +34,6 @@ REMEDY = "one is of a copy of the whole set that was opened by itself. Give the 
 
 class OtherHistory(ReplicaSetError):
     """The copy of a directory has other decisions than the set."""
-
-
-class Unreadable(Exception):
-    """A copy cannot be read for a comparison."""
-
-    def __init__(self, copy: LockedCopy, problem: EmbedlogError) -> None:
-        super().__init__(copy, problem)
-        self.copy, self.problem = copy, problem
 
 
 def grouped(copies: Sequence[LockedCopy], is_known: Callable[[LockedCopy], bool], cluster_id: str) -> list[list[LockedCopy]]:
@@ -65,7 +54,7 @@ def grouped(copies: Sequence[LockedCopy], is_known: Callable[[LockedCopy], bool]
 
 def differs(one: LockedCopy, best: LockedCopy, cluster_id: str) -> bool:
     """Whether a copy is of another history than a copy that is at least as advanced (HISTORIES-2). Raises Unreadable."""
-    end, agreed = min(one.end, best.end), _agreed_end(one, best)
+    end, agreed = min(one.end, best.end), shared_records.agreed_end(one, best)
     one.agreed = {**one.agreed, best.node: agreed}
     if agreed >= end or agreed >= counted_end(one):
         return False
@@ -78,62 +67,7 @@ def state_of(copy: LockedCopy, cluster_id: str) -> State:
         view = View(0, NO_TERM, State(cluster_id))
         return decision_view.brought_to(view, copy.copy.partition.replica, copy.now, copy.epochs, copy.end).state
     except EmbedlogError as problem:
-        raise Unreadable(copy, problem) from problem
-
-
-def _agreed_end(one: LockedCopy, other: LockedCopy) -> int:
-    """The end of the records that two copies share (HISTORIES-1), at the begin of a batch of the first one. Raises Unreadable.
-
-    Records are compared, and not the starts of the terms: a copy of a compacted log has other starts (HISTORIES-8).
-    """
-    end, start = min(one.end, other.end), max(one.now.log_start, other.now.log_start)
-    if end <= start or _same(_read(one, end - 1, end).batches, _read(other, end - 1, end).batches):
-        return end
-    theirs = {offset: record for read in _reads(other, start, end) for offset, record in _records(read)}
-    agreed = start
-    for read in _reads(one, start, end):  # compaction may have removed records of either copy
-        own = dict(_records(read))
-        for row in read.batches:
-            after = int(row["base_offset"] + row["last_offset_delta"]) + 1
-            shared = [offset for offset in range(int(row["base_offset"]), after) if offset in own and offset in theirs]
-            if any(own[offset] != theirs[offset] for offset in shared):
-                return agreed
-            agreed = after if shared else agreed
-    return end
-
-
-def _same(one: Batches, other: Batches) -> bool:
-    fields = ("base_offset", "last_offset_delta", "leader_epoch", "crc")
-    return len(one) > 0 and len(other) > 0 and all(one[0][name] == other[0][name] for name in fields)
-
-
-def _read(copy: LockedCopy, offset: int, end: int) -> Fetched:
-    try:
-        return copy.copy.partition.replica.read(offset, CHUNK_BYTES, end)
-    except EmbedlogError as problem:
-        raise Unreadable(copy, problem) from problem
-
-
-def _reads(copy: LockedCopy, start: int, end: int) -> list[Fetched]:
-    found: list[Fetched] = []
-    while start < end:
-        found.append(_read(copy, start, end))
-        if found[-1].next_offset <= start:
-            break
-        start = found[-1].next_offset
-    return found
-
-
-def _records(read: Fetched) -> list[tuple[int, object]]:
-    """Offset, and term and content of each record, as compaction keeps them."""
-    found: list[tuple[int, object]] = []
-    ends = read.batches["base_offset"] + read.batches["last_offset_delta"]
-    for part in decode_parts(read.data, read.batches, columns={"key", "value", "offset", "timestamp"}):
-        if part.offsets is not None and part.timestamps is not None and part.keys is not None and part.values is not None:
-            times, keys, values = part.timestamps.tolist(), part.keys, part.values
-            terms = read.batches["leader_epoch"][np.searchsorted(ends, part.offsets)].tolist()
-            found += [(at, (terms[row], times[row], keys[row], values[row])) for row, at in enumerate(part.offsets.tolist())]
-    return found
+        raise Unreadable(copy.node, problem) from problem
 
 
 def counted_end(copy: LockedCopy) -> int:
@@ -143,10 +77,10 @@ def counted_end(copy: LockedCopy) -> int:
         return known
     at = registration.broker_epoch
     try:
-        records = decision_view.numbered_from(_read(copy, at, at + 1), at)
+        records = decision_view.numbered_from(shared_records.read(copy, at, at + 1), at)
         return at + 1 if any(_is_of(record, copy, at) for offset, record in records if offset == at) else known
     except EmbedlogError as problem:
-        raise Unreadable(copy, problem) from problem
+        raise Unreadable(copy.node, problem) from problem
 
 
 def _is_of(record: object, copy: LockedCopy, at: int) -> bool:
