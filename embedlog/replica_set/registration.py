@@ -20,6 +20,9 @@ REGISTRATION-7  a copy of a directory that is in use at its registered path is r
 REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A directory that was not closed in order, and has
     another one, is foreign: a copy that was made while processes used the original. A registration records the birth time that
     the opening found, so a copy that takes the place meanwhile keeps that of the original
+REGISTRATION-9  a directory records a broker epoch after the decision about it counts. So one with the registered id and a higher
+    epoch than the decision finds is of another history. It is foreign, also if its copy of the decision log is missing.
+    It gets a new id as in REGISTRATION-5. A history after a forced retirement may lack a counted epoch (HISTORIES-5)
 """
 
 from __future__ import annotations
@@ -105,14 +108,15 @@ def with_new_id_if_put_back(
 ) -> Entered:
     """The directory, with a new id if it was put back to an earlier copy (REGISTRATION-5), or to one of an `other` history.
 
+    REQUIRES a state that is no hint if the directory `is_above` it.
     Raises ReplicaSetError if that is a copy of a directory in use (REGISTRATION-7).
     """
     own = entered.membership
     registered = state.nodes.get(own.node)
-    same = registered is not None and registered.incarnation == own.registration_id
+    same, above = registered is not None and registered.incarnation == own.registration_id, is_above(entered, state)
     if other and (same or not own.alone):
         _refuse_copy(entered, state)
-    elif registered is None or not entered.fresh or not same or own.broker_epoch >= registered.broker_epoch:
+    elif registered is None or not entered.fresh or not same or (own.broker_epoch >= registered.broker_epoch and not above):
         return entered
     epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch if registered is not None else None}"
     logger.info("the directory %s of node %d was put back to another copy (%s)", entered.path, own.node, epochs)
@@ -121,12 +125,20 @@ def with_new_id_if_put_back(
     return entered._replace(membership=renewed, fresh=False)
 
 
+def is_above(entered: Entered, state: State) -> bool:
+    """Whether the recorded broker epoch of a registered directory is not decided in this state (REGISTRATION-9), or not yet."""
+    own, registered = entered.membership, state.nodes.get(entered.membership.node)
+    same = registered is not None and registered.incarnation == own.registration_id
+    above = registered is not None and own.broker_epoch > registered.broker_epoch
+    return same and above and own.cluster_generation >= state.generation
+
+
 def found_state(entered: Entered, state: State) -> Found:
-    """How a registered directory was found (REGISTRATION-2, REGISTRATION-8)."""
-    own, registered = entered.membership, state.nodes[entered.membership.node].incarnation
-    if own.registration_id == registered:
-        return Found.COMPLETE
-    crashed = not own.alone and registered in (entered.previous_id, own.registered_id)
+    """How a registered directory was found (REGISTRATION-2, REGISTRATION-8, REGISTRATION-9). REQUIRES a state that is no hint."""
+    own, registered = entered.membership, state.nodes[entered.membership.node]
+    if own.registration_id == registered.incarnation:
+        return Found.FOREIGN if is_above(entered, state) else Found.COMPLETE
+    crashed = not own.alone and registered.incarnation in (entered.previous_id, own.registered_id)
     return Found.CRASHED if crashed and not entered.is_copy else Found.FOREIGN
 
 

@@ -162,14 +162,10 @@ class SetMembers:
 
     def _all(self, state: State) -> list[OpenDirectory]:
         """All directories of the set; those that this process has not opened are away."""
-        found = [self._usable(opened, state) for opened in self._opened.values()]
         away = [each for node, each in state.nodes.items() if node not in self._opened]
-        now_ms = system.wall_ms()
-        return found + [
-            OpenDirectory(
-                each.node, each.slot, each.incarnation, False, None, self._away.get(each.path, "not opened"), since_ms=now_ms
-            )
-            for each in away
+        why, now_ms = {each.node: self._away.get(each.path, "not opened") for each in away}, system.wall_ms()
+        return [self._usable(opened, state) for opened in self._opened.values()] + [
+            OpenDirectory(each.node, each.slot, each.incarnation, False, None, why[each.node], since_ms=now_ms) for each in away
         ]
 
     def _usable(self, opened: Opened, state: State) -> OpenDirectory:
@@ -199,10 +195,9 @@ class SetMembers:
 
     def failure(self, directory: LogDirectory) -> str | None:
         """The reason for which an open directory is not used now."""
-        for opened in self.opened():
-            if opened.directory.log_directory is directory:
-                return None if (member := self.directories.member(opened.node)) is None else member.problem
-        return None
+        node = next((each.node for each in self.opened() if each.directory.log_directory is directory), None)
+        member = None if node is None else self.directories.member(node)
+        return None if member is None else member.problem
 
     def usable_paths(self) -> tuple[dict[int, Path], bool]:
         """The paths of the directories that are usable now, in the order of their nodes, and whether others are away."""
@@ -289,7 +284,10 @@ class SetMembers:
 
     def _renew_put_back(self, deadline_ns: int) -> None:
         """Draw new ids for the directories that were put back to other copies (REGISTRATION-5, HISTORIES-6)."""
-        state, others, mode = self.decisions.hint(), self.decisions.other_histories(), self._config.file_mode
+        state, mode = self.decisions.hint(), self._config.file_mode
+        if any(registration.is_above(self._opened[node].entered, state) for node in self._unregistered):
+            state = self.decisions.settle(deadline_ns)  # the hint may lag
+        others = self.decisions.other_histories()
         for node in sorted(self._unregistered):
             opened = self._opened[node]
             entered = registration.with_new_id_if_put_back(opened.entered, state, deadline_ns, mode, other=node in others)

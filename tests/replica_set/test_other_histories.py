@@ -19,6 +19,7 @@ from embedlog.config.topic import TopicConfig
 from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.partition.replication.replica_log import ReplicaLog
 from embedlog.replica_description import ReplicasDescription
+from embedlog.replica_set import membership
 from embedlog.replica_set.decisions import promise, shared_records
 from embedlog.replica_set.decisions.copies import Copy, LockedCopy
 from embedlog.storage import checkpoints
@@ -233,6 +234,35 @@ def test_a_directory_of_a_backup_that_was_opened_is_compared(tmp_path: Path, ope
         shutil.rmtree(tmp_path / f"c{each}")
     with opened(tmp_path) as log:
         check(log)
+    with opened(tmp_path) as log:
+        check(log)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["missing", "damaged"])
+def test_a_directory_of_a_backup_without_its_decisions_is_compared(tmp_path: Path, damaged: bool) -> None:
+    """Its broker epoch is above the decided one (REGISTRATION-9)."""
+    begin(tmp_path)
+    work_on(tmp_path)
+    for number in range(3):
+        with opened(tmp_path, "c") as log:
+            send(log, "t", b"of the copy %d" % number)
+    put_back(tmp_path, 1)
+    if damaged:
+        path = max(copy_path(tmp_path, 1).glob("*.log"))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 255
+        path.write_bytes(data)
+    else:
+        shutil.rmtree(copy_path(tmp_path, 1))
+    for each in (2, 3):
+        shutil.rmtree(tmp_path / f"c{each}")
+    earlier = membership.read(tmp_path / "d1")
+    with opened(tmp_path) as log:
+        check(log)
+    own = membership.read(tmp_path / "d1")
+    assert own is not None
+    assert earlier is not None
+    assert own.registered_id == own.registration_id != earlier.registration_id, "processes that use another copy notice it"
     with opened(tmp_path) as log:
         check(log)
 

@@ -177,6 +177,15 @@ def test_replica_19_a_directory_that_was_written_alone_is_foreign(tmp_path: Path
     assert not found_in(tmp_path, 1).alone
 
 
+def test_a_directory_with_a_higher_broker_epoch_than_the_decided_one_is_foreign(tmp_path: Path) -> None:
+    before = begun(tmp_path)
+    after = registered(tmp_path, *(entered(tmp_path, node) for node in NODES))
+    own = entered(tmp_path, 1)
+    assert (registration.found_state(own, before), registration.found_state(own, after)) == (Found.FOREIGN, Found.COMPLETE)
+    forced = replace(before, nodes={**before.nodes, 2: replace(before.nodes[2], generation=1)})
+    assert registration.found_state(own, forced) is Found.COMPLETE, "a forced retirement may lose its registration"
+
+
 def test_a_prepared_directory_that_the_log_does_not_have_is_added(tmp_path: Path) -> None:
     """An addition that was interrupted before its decision is completed."""
     begun(tmp_path)
