@@ -237,7 +237,7 @@ def test_killed_mirrors_to_and_from_a_broker_leave_equal_topics(
         )  # fmt: skip
         assert rows(back, "killed") == wanted
     add_counts("mirrors of a broker killed", to_the_broker=kills, from_the_broker=kills_back, violations=0)
-    assert min(kills, kills_back) > 2
+    assert min(kills, kills_back) > 0
 
 
 @pytest.mark.slow

@@ -210,6 +210,9 @@ RULES: dict[str, str] = {
     "QUORUM-5": f"{QUORUM}::test_quorum_5_a_found_record_is_settled_by_a_record_of_an_own_term",
     "QUORUM-6": f"{QUORUM}::test_quorum_6_voters_change_on_both_majorities",
     "QUORUM-7": f"{QUORUM}::test_quorum_7_a_hint_follows_decisions_of_others_without_a_lock",
+    "QUORUM-8": "replica_set/test_other_histories::test_the_history_of_a_majority_counts "
+    "replica_set/test_other_histories::test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_others",
+    "QUORUM-9": "replica_set/test_other_histories::test_another_directory_under_a_planned_number_is_no_vote",
     "REPLICA-1": "partition/replication/test_followers::test_a_follower_of_a_later_epoch_takes_nothing "
     f"{ROLES}::test_a_follower_is_cut_where_its_epochs_and_the_leaders_diverge",
     "REPLICA-2": f"{ROLES}::test_a_follower_is_cut_where_its_epochs_and_the_leaders_diverge "

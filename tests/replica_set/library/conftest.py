@@ -65,6 +65,7 @@ OTHERWISE = {  # tests that do not apply to a set as they are
     "test_a_default_of_all_topics_has_the_effect_of_the_topics_own[min_insync_replicas]": ENOUGH,
     "test_what_passes_is_waited_for_in_order": FAILOVER,
     "test_records_that_are_in_do_not_fail_with_those_that_are_not": FAILOVER,
+    "test_records_of_a_durable_topic_fail_if_no_sync_was_made": FAILOVER,
     "test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the_log": INSIDE,
     "test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes": INSIDE,
     "test_a_signal_handler_reads_inside_an_append": "a view waits for the commit, for which its own thread holds the lock",
