@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog.errors import EmbedlogError
 from tests.faults.harness.processes import Victim
 from tests.faults.harness.tasks import Stage, task
-from tests.faults.replicas.set_tasks import open_set
+from tests.faults.replicas.set_tasks import open_set, repeated
 
 
 @dataclass
@@ -26,20 +25,6 @@ class Operator:
     arguments: tuple[Any, ...]
     finish: Callable[[], object]  # what follows the completed task
     victim: Victim
-
-
-def repeated(stage: Stage, name: str, deadline_s: float, operation: Callable[[embedlog.Log], object]) -> None:
-    """Execute an operation; after an error again, until the deadline: a fault may end in the meantime."""
-    end = time.monotonic() + deadline_s
-    while True:
-        try:
-            operation(stage.opened)
-            return
-        except EmbedlogError as problem:
-            if time.monotonic() >= end:
-                raise
-            stage.note(("failed", name, f"{type(problem).__name__}: {problem}"))
-            time.sleep(0.05)
 
 
 def without_open_transactions(log: embedlog.Log, deadline_s: float) -> None:
@@ -65,7 +50,7 @@ def replace_directory(stage: Stage, paths: Sequence[str], old: str, new: str, de
             log.retire_directory(nodes[old])
 
     open_set(stage, paths, deadline_s)
-    repeated(stage, "replacement", deadline_s, operation)
+    repeated(stage, "replacement", deadline_s, lambda: operation(stage.opened))
     closed(stage)
 
 
@@ -77,7 +62,7 @@ def back_up(stage: Stage, paths: Sequence[str], target: str, deadline_s: float) 
     """
     shutil.rmtree(target, ignore_errors=True)
     open_set(stage, paths, deadline_s)
-    repeated(stage, "backup", deadline_s, lambda log: log.backup(target))
+    repeated(stage, "backup", deadline_s, lambda: stage.opened.backup(target))
     closed(stage)
     with embedlog.open(target) as copy:
         without_open_transactions(copy, deadline_s)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import embedlog
 from embedlog import TopicPartition
@@ -17,6 +17,7 @@ from embedlog.errors import EmbedlogError
 from tests.faults.harness.content import Mark, value_of
 from tests.faults.harness.tasks import TASKS, Stage, task
 
+T = TypeVar("T")
 TOPIC, GROUP, PARTITIONS = "t", "g", 2
 CONFIG: dict[str, Any] = {
     "lock_timeout_ms": 3000, "log.flush.scheduler.interval.ms": 50, "offsets.topic.num.partitions": 1,
@@ -27,19 +28,23 @@ SIZES = (40, 700)
 RESULT_S = 60
 
 
-@task
-def open_set(stage: Stage, paths: Sequence[str], deadline_s: float = 30.0, **config: Any) -> None:
-    """Open a set. An error of storage is repeated until the deadline: a fault may end in the meantime."""
+def repeated(stage: Stage, name: str, deadline_s: float, operation: Callable[[], T]) -> T:
+    """Execute an operation; after an error again, until the deadline: a fault may end in the meantime."""
     end = time.monotonic() + deadline_s
     while True:
         try:
-            stage.log = embedlog.open(list(paths), config=CONFIG | config)
-            return
+            return operation()
         except EmbedlogError as problem:
             if time.monotonic() >= end:
                 raise
-            stage.note(("failed", "open", _told(problem)))
+            stage.note(("failed", name, _told(problem)))
             time.sleep(0.05)
+
+
+@task
+def open_set(stage: Stage, paths: Sequence[str], deadline_s: float = 30.0, **config: Any) -> None:
+    """Open a set."""
+    stage.log = repeated(stage, "open", deadline_s, lambda: embedlog.open(list(paths), config=CONFIG | config))
 
 
 @task
