@@ -322,7 +322,10 @@ class ConsumerCoordinator:
                 self._committer.settled[cursor.tp] = known.offset
                 cursor.seek(known.offset, known.leader_epoch)
             elif self._config.auto_offset_reset != "none":  # which raises when it is read
-                self._reading.located(cursor)  # "latest" means the end now, not at the first read
+                try:
+                    self._reading.located(cursor)  # "latest" means the end now, not at the first read
+                except LockTimeoutError:
+                    cursor.fresh = True  # another thread loads the partition: the next step looks again
         return not any(cursor.fresh for cursor in cursors)
 
     def _committed(self, tps: list[TopicPartition], deadline_ns: int) -> dict[TopicPartition, OffsetAndMetadata | None]:

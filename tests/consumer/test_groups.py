@@ -17,7 +17,10 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
+from embedlog.consumer.collector import Collector
+from embedlog.consumer.positions import Cursor
 from embedlog.errors import CommitFailedError, ReadOnlyError
+from embedlog.storage.locks import LoadPendingError
 
 SHORT = {"group.min.session.timeout.ms": 100, "housekeeping": False}
 QUICK = {"session_timeout_ms": 600, "heartbeat_interval_ms": 50, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 50}
@@ -300,3 +303,30 @@ def test_before_the_first_poll_there_is_nothing_to_commit(tmp_path: Path) -> Non
             with pytest.raises(CommitFailedError, match="poll to join"):
                 consumer.commit({TopicPartition("t", 0): 0})
         assert "g" not in log.groups()
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_poll_looks_again_for_the_position_in_a_partition_that_another_thread_loads(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, reset: str
+) -> None:
+    located, missed = Collector.located, list[TopicPartition]()
+
+    def pending(self: Collector, cursor: Cursor) -> Cursor:
+        if len(missed) < 3:
+            missed.append(cursor.tp)
+            raise LoadPendingError("another thread loads the partition")
+        return located(self, cursor)
+
+    monkeypatch.setattr(Collector, "located", pending)
+    with log.producer() as producer, log.consumer("t", group_id="other", **{**QUICK, "auto_offset_reset": reset}) as consumer:
+        producer.send("t", b"before").result()
+        deadline, found = time.monotonic() + RETRY_S, list[bytes | None]()
+        while len(missed) < 3 or len(consumer.assignment()) < len(log.describe_topic("t").partitions):
+            assert time.monotonic() < deadline
+            found += [record.value for record in consumer.poll(timeout=0.1)]
+        found += [record.value for record in consumer.poll(timeout=0.3)]
+        producer.send("t", b"after").result()
+        while b"after" not in found:
+            assert time.monotonic() < deadline
+            found += [record.value for record in consumer.poll(timeout=0.1)]
+    assert found == ([b"before", b"after"] if reset == "earliest" else [b"after"])
