@@ -313,9 +313,7 @@ class ConsumerCoordinator:
             facts = (self._group_id, brief(unknown), self._config.auto_offset_reset)
             logger.info("group %r has no committed offsets of %s: auto.offset.reset=%s", *facts)
         self.moved += 1
-        for cursor in cursors:
-            if cursor.tp not in found:
-                continue
+        for cursor in [each for each in cursors if each.tp in found]:
             cursor.fresh = False
             known = found[cursor.tp]
             if known is not None:
