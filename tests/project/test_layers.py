@@ -23,7 +23,6 @@ ALLOWED: dict[str, frozenset[str]] = {unit["name"]: frozenset(unit["may"]) for u
 OPEN_IMPORTS: frozenset[str] = frozenset(DIRECTIONS["open"]["imports"])
 OPEN_CYCLES: list[list[str]] = DIRECTIONS["open"]["cycles"]
 INTEGRATIONS = ("spark", "schemas", "polars", "duckdb", "demo", "exporters", "progress", "plot", "mirror", "console", "cli")
-MODULES_OF_A_FOLDER_MAX = 24
 
 
 def dotted_name(path: Path) -> str:
@@ -168,15 +167,6 @@ def test_no_open_import_is_left_in_the_list() -> None:
 def test_no_cycle() -> None:
     found = [[name.removeprefix("embedlog.") for name in part] for part in components(graph())]
     assert found == sorted(OPEN_CYCLES)
-
-
-def test_folders_are_small() -> None:
-    folders = [folder for folder in [PACKAGE, *PACKAGE.rglob("*/")] if folder.is_dir() and folder.name != "__pycache__"]
-    counts = {
-        str(folder.relative_to(ROOT)): len([path for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__")])
-        for folder in folders
-    }
-    assert {name: count for name, count in counts.items() if count > MODULES_OF_A_FOLDER_MAX} == {}
 
 
 def test_only_native_imports_the_c_library() -> None:

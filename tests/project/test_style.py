@@ -1,4 +1,4 @@
-"""The rules of the project that a program can check: sizes, words, and comments that name only existing things.
+"""The rules of the project that a program can check: lines, words, and comments that name only existing things.
 
 A rule is one test over all files: a test for each file costs more than the rule.
 """
@@ -18,10 +18,6 @@ from tests.support import python_source
 
 pytestmark = pytest.mark.xdist_group("tests/project/prose")  # the worker that reads all texts
 
-MODULE_LINES_MAX = 450
-FUNCTION_LINES_MAX = 70
-C_FILE_LINES_MAX = 300
-C_FUNCTION_LINES_MAX = 60
 LINE_COLUMNS_MAX = 130
 C_LINE_COLUMNS_MAX = 150
 
@@ -45,35 +41,7 @@ def broken(rule: Callable[[Path], object], paths: Iterable[Path]) -> dict[str, o
     return {name(path): found for path in paths if (found := rule(path))}
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------------------
-
-
-def test_modules_have_few_lines() -> None:
-    assert broken(lambda path: len(path.read_text().splitlines()) > MODULE_LINES_MAX, PYTHON) == {}
-
-
-def long_functions(path: Path) -> dict[str, int]:
-    return {each: count for each, count in python_source.read(path).function_lines.items() if count > FUNCTION_LINES_MAX}
-
-
-def test_functions_have_few_lines() -> None:
-    assert broken(long_functions, PYTHON) == {}
-
-
-def c_functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Name and length of every function: our C opens one with a line that starts in column 0 and closes it with `}` there."""
-    lines = path.read_text().splitlines()
-    start = 0
-    for number, line in enumerate(lines):
-        if line and not line[0].isspace() and line[0] not in "}#/*{":
-            start = number
-        if line == "}" and "(" in lines[start]:
-            yield lines[start].partition("(")[0].split()[-1].lstrip("*"), number - start + 1
-
-
-def test_c_stays_small() -> None:
-    assert broken(lambda path: len(path.read_text().splitlines()) > C_FILE_LINES_MAX, C) == {}
-    assert broken(lambda path: {each for each, lines in c_functions(path) if lines > C_FUNCTION_LINES_MAX}, C) == {}
+# ---- lines -----------------------------------------------------------------------------------------------------------
 
 
 def wrong_lines(path: Path) -> list[int | str]:

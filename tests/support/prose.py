@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +15,6 @@ DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma|!)")
 FENCE = re.compile(r"^(```.*?^```$|    .*?$)", re.DOTALL | re.MULTILINE)
 
 
-CODE = re.compile(r"``.*?``|`[^`\n]*`")
-RULE_ID = re.compile(r"[A-Z]+\d*-\d+\+?")
-STAR = re.compile(r"\n[ \t]*\*+")
-DOCTEST = re.compile(r"^\s*(?:>>>|\.\.\. ).*$", re.MULTILINE)
-SENTENCE_END = re.compile(
-    r"""
-    (?: (?<=[.?!]) | (?<=[.?!][)"”`]) ) \s+ (?![a-z0-9])  # a full stop before a capital letter
-    | \n\s*\n                                            # a paragraph
-    | \n\s* (?= \S+\ {2,}\S )                            # a rule or a row of a table
-    | \n\s* (?= (?:[-*]|\d+\.)\s )                       # an item of a list
-    | (?<=\S)\ {3,}(?=\S) | \n(?=\s*\S+(?:\ \S+)*\ {3,}\S)  # columns of a table
-    """,
-    re.VERBOSE,
-)
-
 
 class Prose(NamedTuple):
     """A piece of text and its place."""
@@ -42,17 +26,6 @@ class Prose(NamedTuple):
     def where(self, offset: int = 0) -> str:
         """Path and line of a character of the text."""
         return f"{self.path.relative_to(ROOT)}:{self.line + self.text.count(chr(10), 0, offset)}"
-
-
-def sentences(each: Prose) -> list[str]:
-    """The sentences of a docstring or a comment, without doctests."""
-    return SENTENCE_END.split(DOCTEST.sub("", STAR.sub("\n", each.text)))
-
-
-def word_count(sentence: str) -> int:
-    """Words of a sentence; a piece of code is one word, and a rule id none."""
-    words = CODE.sub("x", sentence).split()
-    return sum(re.search(r"\w", word) is not None and RULE_ID.fullmatch(word) is None for word in words)
 
 
 def documents() -> list[Path]:
@@ -80,20 +53,6 @@ def of_python(path: Path, *, messages: bool = False) -> Iterator[Prose]:
     comments = [each for each in source.comments if not DIRECTIVE.match(each.text)]
     for each in (*source.docstrings, *comments, *(source.messages if messages else ())):
         yield Prose(path, each.line, each.text)
-
-
-def names(path: Path) -> Iterator[tuple[str, int]]:
-    """The names that a Python module gives to classes, functions, parameters, variables and attributes, with their lines."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield node.name, node.lineno
-            case ast.arg():
-                yield node.arg, node.lineno
-            case ast.Name(ctx=ast.Store()):
-                yield node.id, node.lineno
-            case ast.Attribute(ctx=ast.Store()):
-                yield node.attr, node.lineno
 
 
 def of_c(path: Path) -> Iterator[Prose]:

@@ -38,7 +38,6 @@ class PythonSource(NamedTuple):
     docstrings: tuple[Text, ...]
     comments: tuple[Text, ...]
     messages: tuple[Text, ...]  # other strings with a space
-    function_lines: dict[str, int]
     sleep_lines: tuple[int, ...]
 
 
@@ -47,7 +46,7 @@ def read(path: Path) -> PythonSource:
     """The facts about one module."""
     source = path.read_text()
     module = ast.parse(source)
-    docstrings, strings, function_lines, sleeps = [], [], dict[str, int](), []
+    docstrings, strings, sleeps = [], [], []
     for node in _nodes(module):
         match node:
             case ast.Constant(value=str()) if " " in node.value:
@@ -56,16 +55,12 @@ def read(path: Path) -> PythonSource:
                 sleeps.append(node.lineno)
             case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 docstrings += _docstring(node)
-                if not isinstance(node, ast.Module | ast.ClassDef):
-                    lines = (node.end_lineno or 0) - node.lineno + 1
-                    function_lines[node.name] = max(lines, function_lines.get(node.name, 0))
     known = set(map(id, docstrings))
     return PythonSource(
         bool(_docstring(module)),
         tuple(map(_text, docstrings)),
         tuple(comments_in(source)),
         tuple(_text(node) for node in strings if id(node) not in known),
-        function_lines,
         tuple(sleeps),
     )
 
