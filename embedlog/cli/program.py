@@ -12,11 +12,11 @@ import atexit
 import gc
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from embedlog.cli import standard_streams
 from embedlog.cli.option_words import in_options
+from embedlog.cli.terminal import tell, tell_traceback
 
 OK, NOT_DONE, REFUSED, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
 ALLOCATIONS = 50_000  # between two collections (PROGRAM-3)
@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         atexit.register(gc.freeze)
     if not standard_streams.prepare():
-        sys.stderr.write("embedlog: standard output is closed: give it a file, or /dev/null\n")
+        tell("embedlog: standard output is closed: give it a file, or /dev/null")
         return NOT_DONE
     try:
         import click  # noqa: F401
     except ImportError:
-        sys.stderr.write("embedlog: the command line needs click and rich: pip install 'embedlog[cli]'\n")
+        tell("embedlog: the command line needs click and rich: pip install 'embedlog[cli]'")
         return REFUSED
     return _run(arguments)
 
@@ -61,15 +61,15 @@ def _run(arguments: Sequence[str] | None) -> int:
             error.show()
             return REFUSED
         if invocation.debug:
-            traceback.print_exc()
+            tell_traceback()
         place = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
         hint = f" ({place} --help lists the options)" if place else ""
-        sys.stderr.write(f"embedlog: {' '.join(error.format_message().split())}{hint}\n")
+        tell(f"embedlog: {' '.join(error.format_message().split())}{hint}")
         return REFUSED
     except (embedlog.EmbedlogError, OSError) as error:
         if invocation.debug:
-            traceback.print_exc()
-        sys.stderr.write(f"embedlog: {in_options(error)}\n")
+            tell_traceback()
+        tell(f"embedlog: {in_options(error)}")
         return REFUSED if isinstance(error, _refusals()) else NOT_DONE
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-import click
-
 from embedlog import CorruptRecordError, LeaderNotAvailableError, Log, StorageError, TopicDescription
 from embedlog.cli.option_words import in_options
+from embedlog.cli.terminal import tell
 
 Description = TypeVar("Description")
 
@@ -46,7 +45,7 @@ class Readable:
     def note(self, problem: Exception) -> None:
         """Print why a member cannot be read."""
         self.whole = False
-        click.echo(f"embedlog: {in_options(problem)}", err=True)
+        tell(f"embedlog: {in_options(problem)}")
 
     def status(self, found: bool) -> int:
         """The exit status of a list: 0 if it has a row and is whole."""

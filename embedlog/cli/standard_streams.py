@@ -1,7 +1,8 @@
 """Makes standard streams usable that the calling process has closed: Python has None in their place.
 
 STANDARDSTREAMS-1  their descriptors are occupied before any file is opened: a log file as descriptor 1 would get what is printed
-STANDARDSTREAMS-2  a closed input is an error when it is read, a closed error output drops messages
+STANDARDSTREAMS-2  control characters reach no terminal (`embedlog.cli.terminal`)
+STANDARDSTREAMS-3  a closed input is an error when it is read, a closed error output drops messages
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+
+from embedlog.cli.terminal import protect
 
 
 class _ClosedInput(io.RawIOBase):
@@ -35,4 +38,7 @@ def prepare() -> bool:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_ClosedInput()))
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it is open until the process ends)
-    return sys.stdout is not None
+    if sys.stdout is None:
+        return False
+    protect()
+    return True

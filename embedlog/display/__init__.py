@@ -1,1 +1,1 @@
-"""What notebooks show."""
+"""What notebooks and terminals show."""

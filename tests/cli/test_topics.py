@@ -53,7 +53,8 @@ def test_internal_topics_are_listed_on_request(events: Callable[..., Any], tmp_p
     with embedlog.open(tmp_path / "data") as log:
         log.reset_group_offsets("g", "events", to="earliest")
     assert events("topics", "--exclude-internal").out == "events\n"
-    assert events("topics").out == "__consumer_offsets\nevents\n"
+    assert events("topics").out == "events\n"
+    assert events("topics", "--include-internal").out == "__consumer_offsets\nevents\n"
     assert [row["topic"] for row in json.loads(events("ls", "--json").out)] == ["events"]
     assert [row["topic"] for row in json.loads(events("ls", "-a", "--json").out)] == ["__consumer_offsets", "events"]
 

@@ -9,6 +9,7 @@ from embedlog.cli.arguments import topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.reassignment import partitions_in
+from embedlog.cli.terminal import tell
 
 
 @verb(exclusive=[("--topic", "--all-topic-partitions", "--path-to-json-file")])
@@ -44,7 +45,7 @@ def elect(
                     name, number, preferred=election_type == "preferred", unclean=election_type == "unclean", node=node
                 )
             except ElectionNotNeededError as reason:
-                click.echo(f"embedlog: {reason}", err=True)
+                tell(f"embedlog: {reason}")
     if current().json:
         document([{"topic": tp.topic, "partition": tp.partition, "leader": leader} for tp, leader in found.items()])
     elif found:

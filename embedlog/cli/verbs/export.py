@@ -19,6 +19,7 @@ from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, size_of, table
 from embedlog.cli.progress import progress
 from embedlog.cli.ranges import Range, range_of, range_options, topics_of
+from embedlog.cli.terminal import tell
 from embedlog.cli.transfer.export_directory import ExportDirectory, Settings
 from embedlog.cli.transfer.writers import COMPRESSIONS, WRITERS, check_installed
 
@@ -76,7 +77,7 @@ def _parts(log: Log, directory: ExportDirectory, topics: list[str], span: Range,
             exported = directory.end(topic, number)
             if exported is not None and exported < first and span.start_offset is None:
                 lost = f"offsets {exported} to {first - 1} were deleted before their export"
-                click.echo(f"embedlog: {topic}-{number}: {lost}", err=True)
+                tell(f"embedlog: {topic}-{number}: {lost}")
             for start, end in directory.missing(topic, number, first, last):
                 part = scan.narrowed(partitions=number, start_offset=start, end_offset=end)
                 timed = part.narrowed(start_time=span.start_ms, end_time=span.end_ms)

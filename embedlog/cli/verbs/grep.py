@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
 from collections.abc import Generator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import closing
@@ -36,6 +35,7 @@ from embedlog.cli.search_jobs import (
     worker_count,
     worker_pool,
 )
+from embedlog.cli.terminal import tell, tell_traceback
 
 LAYOUT = "%t\\t%p\\t%o\\t%T\\t%k\\t%s\\n"
 ERROR = 2
@@ -69,8 +69,8 @@ def grep(**options: Any) -> int:
         raise
     except (EmbedlogError, OSError, BrokenExecutor) as error:
         if current().debug:
-            traceback.print_exc()
-        sys.stderr.write(f"embedlog: {in_options(error)}\n")
+            tell_traceback()
+        tell(f"embedlog: {in_options(error)}")
         return ERROR
 
 

@@ -20,6 +20,7 @@ from embedlog.cli.option_words import in_options
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable, numbers_of
 from embedlog.cli.reset_plans import exported, imported
+from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
 _TARGETS = (
@@ -191,7 +192,7 @@ def _each(names: list[str], change: Callable[[str], None]) -> list[str]:
         try:
             change(name)
         except embedlog.EmbedlogError as error:
-            click.echo(f"embedlog: {name}: {in_options(error)}", err=True)
+            tell(f"embedlog: {name}: {in_options(error)}")
         else:
             done.append(name)
     return done
@@ -244,7 +245,7 @@ def _reset(log: Log, names: list[str], options: dict[str, Any]) -> int:
     else:
         _print_offsets(rows, "new-offset")
     if not options["execute"] and not options["export"]:
-        click.echo("Nothing was changed: --execute commits these offsets.", err=True)
+        tell("Nothing was changed: --execute commits these offsets.")
     return 0 if rows and len(done) == len(names) else 1
 
 

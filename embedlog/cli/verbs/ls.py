@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from embedlog.cli.arguments import topic_names
+from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, size_of, table
 from embedlog.cli.readable import Readable
@@ -15,8 +16,8 @@ from embedlog.cli.readable import Readable
 
 @verb()
 @click.argument("topics", nargs=-1, shell_complete=topic_names)
-@click.option("-a", "--all", "internal", is_flag=True, help="Also internal topics.")
-def ls(topics: tuple[str, ...], internal: bool) -> int:
+@internal_option("--all")
+def ls(topics: tuple[str, ...], include_internal: bool) -> int:
     """List topics; with TOPICS, their partitions.
 
     JSON: a list of {"topic", "partitions", "records", "bytes", "internal"}. With TOPICS a list of {"topic", "partition",
@@ -24,7 +25,8 @@ def ls(topics: tuple[str, ...], internal: bool) -> int:
     """
     readable = Readable()
     with open_log() as log:
-        found = list(readable.topics(log, topics or log.topics(include_internal=internal)))
+        hidden = frozenset() if topics else hidden_topics(log, include_internal)
+        found = list(readable.topics(log, topics or shown_topics(log, include_internal)))
     if topics:
         rows = [{"topic": topic.name, **asdict(each)} for topic in found for each in topic.partitions]
         if current().json:
@@ -50,4 +52,5 @@ def ls(topics: tuple[str, ...], internal: bool) -> int:
     else:
         columns = ["topic", "partitions", "records", "size"]
         table(columns, [[row["topic"], row["partitions"], row["records"], size_of(row["bytes"])] for row in sums])
+        tell_hidden(hidden, "internal topic")
     return readable.status(True)

@@ -23,6 +23,7 @@ from embedlog.cli.arguments import settings
 from embedlog.cli.invocation import current, directories, verb
 from embedlog.cli.output import document, size_of, table
 from embedlog.cli.progress import progress
+from embedlog.cli.terminal import tell
 from embedlog.mirror import Mirror, MirrorReport
 
 KAFKA = "kafka://"
@@ -81,7 +82,7 @@ def _place(text: str) -> str | list[str]:
 
 
 def _notice(text: str) -> None:
-    click.echo(f"embedlog: {text}", err=True)
+    tell(f"embedlog: {text}")
 
 
 @dataclass
@@ -121,4 +122,4 @@ def _print(source: str, target: str, report: MirrorReport, seconds: float) -> No
     table(["topic", "target", "records"], report.topics)
     if report.offsets:
         table(["group", "topic", "partition", "offset"], report.offsets)
-    click.echo(f"{report.records} records, {size_of(report.size_bytes)} in {seconds:.1f} s", err=True)
+    tell(f"{report.records} records, {size_of(report.size_bytes)} in {seconds:.1f} s")

@@ -13,6 +13,7 @@ import click
 import embedlog
 from embedlog import Consumer, Log, TopicPartition
 from embedlog.cli.arguments import matching, numbers, topic_option
+from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
 from embedlog.cli.readable import Readable
@@ -21,17 +22,19 @@ NAMED = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4
 TIME_MAX = 2**63 - 1
 
 
-@verb()
+@verb(exclusive=[("--include-internal", "--exclude-internal-topics")])
 @topic_option(help="The topic, a regular expression; all if not given.")
 @click.option("--partitions", metavar="N,…", help="Only these partitions.")
 @click.option(
     "--topic-partitions", metavar="REGEX:RANGE,…", help="Topics with partitions: n, a-b (b exclusive), a-, -b, or none."
 )
 @click.option("--time", default="latest", help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.")
-@click.option("--exclude-internal-topics", is_flag=True, help="Only topics of users.")
+@internal_option()
+@click.option("--exclude-internal-topics", is_flag=True, help="The default, as --include-internal has not been given.")
 def offsets(
-    topic: str | None, partitions: str | None, topic_partitions: str | None, time: str, exclude_internal_topics: bool
-) -> int:
+    topic: str | None, partitions: str | None, topic_partitions: str | None, time: str, include_internal: bool,
+    exclude_internal_topics: bool,
+) -> int:  # fmt: skip
     """Print offsets of partitions as topic:partition:offset, sorted.
 
     JSON: a list of {"topic", "partition", "offset"}.
@@ -41,9 +44,12 @@ def offsets(
     moment = NAMED[time] if time in NAMED else _moment(time)
     readable = Readable()
     with open_log() as log:
-        names = log.topics(include_internal=not exclude_internal_topics)
+        names = shown_topics(log, include_internal)
         rules = None if topic_partitions is None else [_rule(text, names) for text in topic_partitions.split(",")]
-        known = matching(names, topic) if rules is None else sorted({name for rule in rules for name in rule.topics})
+        if rules is None:
+            known = shown_topics(log, include_internal, topic)
+        else:
+            known = sorted({name for rule in rules for name in rule.topics})
         topics = readable.topics(log, known)
         tps = [TopicPartition(found.name, each.partition) for found in topics for each in found.partitions]
         if rules is not None:
@@ -55,12 +61,14 @@ def offsets(
             chosen = {tp for tp in tps if wanted is None or tp.partition in wanted}
         if not chosen and readable.whole:
             raise embedlog.UnknownTopicOrPartitionError("no partition matches", path=log.path)
+        hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         with log.consumer() as consumer:
             found = _offsets(consumer, sorted(chosen), moment)
     if current().json:
         document([{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found.items()])
     else:
         click.echo("".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in found.items()), nl=False)
+        tell_hidden(hidden, "internal topic")
     return readable.status(True)
 
 

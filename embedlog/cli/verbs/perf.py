@@ -24,6 +24,7 @@ from embedlog.cli.latencies import Latencies
 from embedlog.cli.output import document
 from embedlog.cli.pace import Pace
 from embedlog.cli.record_format import unescaped
+from embedlog.cli.terminal import tell
 
 BLOCK_BYTES = 1 << 20  # of random letters that are made at once
 TRANSACTION_MS = 3000
@@ -87,7 +88,7 @@ def producer(topic: str, num_records: int, **options: Any) -> int:
             found = client.metrics() if options["print_metrics"] else None
         _print_totals(every, steady, found, given["client.id"])  # the time of the log's closing is no part of the rate
     if every.failed:
-        click.echo(f"embedlog: {every.failed} records failed: {every.first_failure}", err=True)
+        tell(f"embedlog: {every.failed} records failed: {every.first_failure}")
     return 1 if every.failed else 0
 
 
@@ -275,7 +276,7 @@ def consumer(topic: str | None, include: str | None, **options: Any) -> int:
         _print_metrics("consumer-metrics", given["client.id"], found)
     if reading.count < expected:
         missed = f"{reading.count} of {expected} records arrived, then none for {options['timeout_ms']} ms (--timeout)"
-        click.echo(f"embedlog: {missed}", err=True)
+        tell(f"embedlog: {missed}")
     return 0 if reading.count >= expected else 1
 
 

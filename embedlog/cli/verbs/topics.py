@@ -1,7 +1,8 @@
 """Contains the verb `topics`, with the options of kafka-topics.
 
 TOPICSVERB-1  a topic is named literally for `--create`, and by a regular expression otherwise, as in Kafka
-TOPICSVERB-2  only `--create` creates a directory
+TOPICSVERB-2  internal topics are listed if they are asked for, unlike in Kafka
+TOPICSVERB-3  only `--create` creates a directory
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from typing import Any
 import click
 
 import embedlog
-from embedlog.cli.arguments import actions, matching, settings, topic_option
+from embedlog.cli.arguments import actions, settings, topic_option
+from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
 
 _ACTIONS = ("list", "create", "describe", "alter", "delete")
+_FILTERS = {  # options of --describe, and the attribute of a partition that each asks for
+    "under_replicated_partitions": "under_replicated",
+    "unavailable_partitions": "offline",
+    "under_min_isr_partitions": "under_min_isr",
+    "at_min_isr_partitions": "at_min_isr",
+}
 
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, text in (
-        ("--exclude-internal", "List and describe no internal topics."),
+        ("--exclude-internal", "The default, as --include-internal has not been given."),
         ("--if-not-exists", "Accept an existing topic, unless it contradicts --partitions or --config."),
         ("--if-exists", "Accept an absent topic."),
         ("--topics-with-overrides", "Describe topics with settings of their own."),
@@ -35,8 +43,9 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return actions({name: f"{name.capitalize()} topics." for name in _ACTIONS})(function)
 
 
-@verb()
+@verb(exclusive=[("--include-internal", "--exclude-internal")])
 @_flags
+@internal_option()
 @topic_option(help="The topic; a regular expression except for --create.")
 @click.option("--partitions", type=int, help="Number of partitions, for --create and --alter.")
 @click.option("--replication-factor", type=int, help="Directories that hold each partition.")
@@ -54,11 +63,16 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
     if action == "create":
         return _create(str(topic), options)
     with open_log(read_only=action not in ("alter", "delete")) as log:
-        names = matching(log.topics(include_internal=not options["exclude_internal"]), topic)
+        has_filter = any(options[name] for name in _FILTERS)  # what fails is not hidden
+        include_internal = options["include_internal"] or (has_filter and not options["exclude_internal"])
+        names = shown_topics(log, include_internal, topic)
+        hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         if topic is not None and not names and not options["if_exists"]:
             raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {topic!r}", path=log.path)
         if action == "describe":
-            return _describe(log, names, options)
+            status = _describe(log, names, options)
+            tell_hidden(hidden, "internal topic")
+            return status
         if action == "alter":
             if options["partitions"] is None:
                 raise click.UsageError("--alter needs --partitions; settings are changed by the verb configs")
@@ -71,6 +85,7 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
             document([{"topic": name, "partitions": options["partitions"]} for name in names] if action == "alter" else names)
         elif action in ("list", None):
             click.echo("".join(f"{name}\n" for name in names), nl=False)
+            tell_hidden(hidden, "internal topic")
     return 0 if names or options["if_exists"] else 1
 
 
@@ -96,11 +111,7 @@ def _create(topic: str, options: dict[str, Any]) -> int:
 
 def _describe(log: embedlog.Log, names: list[str], options: dict[str, Any]) -> int:
     found: list[dict[str, Any]] = []
-    filters = {
-        "under_replicated_partitions": "under_replicated", "unavailable_partitions": "offline",
-        "under_min_isr_partitions": "under_min_isr", "at_min_isr_partitions": "at_min_isr",
-    }  # fmt: skip
-    wanted = [attribute for option, attribute in filters.items() if options[option]]
+    wanted = [attribute for option, attribute in _FILTERS.items() if options[option]]
     readable = Readable()
     for topic in readable.topics(log, names):
         name = topic.name

@@ -14,6 +14,7 @@ import embedlog
 from embedlog.cli.arguments import actions, topic_option
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
+from embedlog.cli.terminal import tell
 
 _ACTIONS = {
     "list": "List transactional ids (the default).",
@@ -75,7 +76,7 @@ def _print_open(log: embedlog.Log, topic: str | None, *, hanging: bool) -> int:
 def _abort(transactional_id: str) -> int:
     with open_log(read_only=False) as log:
         if transactional_id not in {each.transactional_id for each in log.transactions()}:
-            click.echo(f"embedlog: no transactional id {transactional_id!r}", err=True)
+            tell(f"embedlog: no transactional id {transactional_id!r}")
             return 1
         with log.producer(transactional_id=transactional_id) as producer:
             producer.init_transactions()

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from embedlog.display.visible_text import visible
+
 NULL = "∅"
 NONE = "-"
-_DELETE = 0x7F
-
-
-def visible(text: str) -> str:
-    """The text in printable characters only."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else _sign(each) for each in text)
-
-
-def _sign(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)  # the signs of Unicode for control characters
-    return "\u2421" if code == _DELETE else f"<U+{code:04X}>"
 
 
 def decoded(data: bytes) -> str:

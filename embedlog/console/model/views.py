@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from embedlog import Record
 from embedlog.console.model import text
+from embedlog.display.visible_text import visible
 
 NAMES = ("text", "json", "hex")
 SHOWN_BYTES = 32 << 10
@@ -31,7 +32,7 @@ def record_lines(record: Record[bytes, bytes], view: str) -> list[str]:
         *_part("value", record.value, view),
     ]
     for name, value in record.headers:
-        lines += _part(f"header {text.visible(name)}", value, view)
+        lines += _part(f"header {visible(name)}", value, view)
     return lines
 
 
@@ -50,7 +51,7 @@ def shown(data: bytes, view: str) -> Iterator[str]:
     elif view == "json" and data:
         indented, reason = as_json(data)
         if indented is None:
-            yield f"(not JSON: {text.visible(reason)})"
+            yield f"(not JSON: {visible(reason)})"
             yield from _text(data[:SHOWN_BYTES])
         else:
             yield from _text(indented.encode("utf-8", "surrogatepass")[:SHOWN_BYTES])
@@ -62,7 +63,7 @@ def shown(data: bytes, view: str) -> Iterator[str]:
 
 def _text(data: bytes) -> Iterator[str]:
     for part in text.decoded(data).split("\n"):
-        yield text.visible(part.replace("\t", "    "))
+        yield visible(part.replace("\t", "    "))
 
 
 def _hex(data: bytes) -> Iterator[str]:

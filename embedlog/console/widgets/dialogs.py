@@ -18,8 +18,9 @@ from textual.widgets import Input, Static
 
 from embedlog import EmbedlogError
 from embedlog.console.model.filters import FilterError
-from embedlog.console.model.text import line, visible
+from embedlog.console.model.text import line
 from embedlog.console.widgets.tables import plain
+from embedlog.display.visible_text import visible
 
 
 class Field(NamedTuple):

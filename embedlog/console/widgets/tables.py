@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Static
 from textual.widgets.data_table import ColumnKey
 
 from embedlog.console.model.grid import Grid, Row
-from embedlog.console.model.text import visible
+from embedlog.display.visible_text import visible
 
 
 def plain(text: str, *, right: bool = False, style: str = "") -> Text:

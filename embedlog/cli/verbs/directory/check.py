@@ -15,6 +15,7 @@ import embedlog
 from embedlog.cli.invocation import current, directories, open_log, verb
 from embedlog.cli.output import document
 from embedlog.cli.progress import progress
+from embedlog.cli.terminal import tell
 
 Advance = Callable[[int, int], object]
 
@@ -43,7 +44,7 @@ def repair(execute: bool) -> int:
         found = _repaired(advance) if execute else _checked(advance)
     status = _print(found)
     if status and not execute:
-        click.echo("embedlog: nothing was changed; --execute repairs what can be repaired", err=True)
+        tell("embedlog: nothing was changed; --execute repairs what can be repaired")
     return status
 
 

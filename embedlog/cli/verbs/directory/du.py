@@ -11,6 +11,7 @@ import os
 import click
 
 import embedlog
+from embedlog.cli.internal_topics import hidden_topics, internal_option, tell_hidden
 from embedlog.cli.invocation import current, directories, open_log, verb
 from embedlog.cli.output import document, size_of, table
 from embedlog.cli.readable import Readable
@@ -19,8 +20,9 @@ from embedlog.cli.readable import Readable
 @verb()
 @click.option("--describe", is_flag=True, help="As in Kafka; without effect.")
 @click.option("--topic-list", metavar="TOPIC,…", help="Only these topics.")
+@internal_option()
 @click.option("--bytes", "exact", is_flag=True, help="Print bytes without units.")
-def du(describe: bool, topic_list: str | None, exact: bool) -> int:
+def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bool) -> int:
     """Print the size of the logs of partitions in each directory.
 
     JSON: that of kafka-log-dirs, {"version", "brokers": [{"broker", "logDirs": [{"logDir", "error", "partitions":
@@ -30,12 +32,16 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
     found = []
     readable = Readable()
     rows: list[tuple[str, str, int]] = []
+    hidden_sizes: list[int] = []
     places = directories()
     for place in places:
         try:
             with embedlog.open(place, read_only=True) as log:
+                hidden = hidden_topics(log, include_internal) if wanted is None else frozenset()
                 names = [name for name in log.topics(include_internal=True) if wanted is None or name in wanted]
-                each = [(topic.name, part) for topic in readable.each(names, log.describe_topic) for part in topic.partitions]
+                topics = [*readable.each(names, log.describe_topic)]
+                parts = [(topic.name, part) for topic in topics if topic.name not in hidden for part in topic.partitions]
+                hidden_sizes += [part.size_bytes for topic in topics if topic.name in hidden for part in topic.partitions]
                 path = str(log.path)
                 node = next((known.node for known in log.replicas().directories if known.path == path), 0)
         except embedlog.EmbedlogError as problem:
@@ -45,17 +51,18 @@ def du(describe: bool, topic_list: str | None, exact: bool) -> int:
             path = os.path.abspath(place)
             found.append({"broker": _node(path), "logDirs": [{"logDir": path, "error": str(problem), "partitions": []}]})
             continue
-        rows += [(path, f"{name}-{part.partition}", part.size_bytes) for name, part in each]
+        rows += [(path, f"{name}-{part.partition}", part.size_bytes) for name, part in parts]
         found.append({"broker": node, "logDirs": [{"logDir": path, "error": None, "partitions": [
             {"partition": f"{name}-{part.partition}", "size": part.size_bytes,
              "offsetLag": max(part.high_watermark - part.log_end_offset, 0), "isFuture": False}
-            for name, part in each
+            for name, part in parts
         ]}]})  # fmt: skip
     if current().json:
         document({"version": 1, "brokers": found})
     else:
         table(["directory", "partition", "size"], [[*row[:2], row[2] if exact else size_of(row[2])] for row in rows])
-    return readable.status(bool(rows))
+        tell_hidden(hidden_sizes, "internal partition", f" ({size_of(sum(hidden_sizes))})")
+    return readable.status(bool(rows or hidden_sizes))
 
 
 def _node(path: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from embedlog.cli.invocation import current, directories, verb
+from embedlog.cli.terminal import tell
 from embedlog.dump.files import DECODERS, Options, dump, partition_files
 from embedlog.dump.segments import Content
 
@@ -66,8 +67,10 @@ def dump_verb(
         good = good and line.good
         if current().json:
             click.echo(json.dumps(line.facts, ensure_ascii=False))
+        elif line.aside:
+            tell(line.text)
         else:
-            click.echo(line.text, err=line.aside)
+            click.echo(line.text)
     return 0 if good else 1
 
 
