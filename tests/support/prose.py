@@ -15,7 +15,6 @@ DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma|!)")
 FENCE = re.compile(r"^(```.*?^```$|    .*?$)", re.DOTALL | re.MULTILINE)
 
 
-
 class Prose(NamedTuple):
     """A piece of text and its place."""
 
