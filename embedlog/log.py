@@ -304,9 +304,13 @@ class Log(Administration, ReplicaAdministration):
         if self._engine.replicated:
             return cast("ReplicatedEngine", self._engine).set.decisions.hint().cluster_id
         meta = identity.read_meta(self._engine.path)
-        if meta is None:
-            raise ForeignDirectoryError("meta.properties is missing", path=self._engine.path)
-        return meta.directory_id or meta.cluster_id
+        found = None if meta is None else meta.directory_id or meta.cluster_id
+        if not found:
+            raise ForeignDirectoryError(
+                "the directory has no identity: open it for writing once, which adds one to meta.properties",
+                path=self._engine.path,
+            )
+        return found
 
     # ---- durability and close --------------------------------------------------------------------
 

@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from embedlog import index
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import StorageError
+from embedlog.format import legacy
 from embedlog.format.buffer_pool import shared_pool
-from embedlog.format.record_batch import Batches, Chain, Head, Problem, scan, scan_heads
+from embedlog.format.record_batch import HEADER_SIZE, Batches, Chain, Head, Problem, scan, scan_heads
+from embedlog.format.record_columns import LOG_OFFSET_MAX
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES: Final = 1 << 20
+LENGTH_END: Final = 12  # base offset and length, which the length does not count
+MAGIC_AT: Final = 16
+SIZE_MIN: Final = {**legacy.SIZE_MIN, 2: HEADER_SIZE}  # by the magic
 BATCH_BYTES_MAX: Final = (1 << 31) - 1  # limit of a .log file (format.md 2.1)
 
 
@@ -124,6 +129,63 @@ class Walk:
             self.agreed, found = int(batches["position"][wrong[0]]), int(batches["leader_epoch"][wrong[0]])
             self.problem = Problem(self.agreed, checkpoints.OTHER_EPOCH, wrong[1], found)
         return self.problem is None
+
+
+# ---- a search for batches ------------------------------------------------------------------------
+
+
+def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
+    """The end of the batch or message at a position by its header, None if a file of `size` bytes cannot have it there."""
+    head = files.pread(fd, MAGIC_AT + 1, position, path)
+    if len(head) <= MAGIC_AT or head[MAGIC_AT] not in SIZE_MIN:
+        return None
+    end = position + LENGTH_END + int.from_bytes(head[8:LENGTH_END], "big", signed=True)
+    return end if position + SIZE_MIN[head[MAGIC_AT]] <= end <= size else None
+
+
+def batch_at(fd: int, path: Path, position: int, size: int) -> Batches | None:
+    """The batch or message at a position, as one row, if its checksum and its counts are right."""
+    end = end_of_batch(fd, path, position, size)
+    if end is None:
+        return None
+    for batches in Walk(fd, path, Chain(gaps_allowed=True), position, end):
+        return batches
+    return None
+
+
+def search_batch(fd: int, path: Path, start: int, size: int, low: int = 0, high: int = LOG_OFFSET_MAX) -> Batches | None:
+    """The first batch with a right checksum at or after byte `start` whose offsets are from `low` to below `high`."""
+    for position in range(start, size, CHUNK_BYTES):
+        data = files.pread(fd, CHUNK_BYTES + MAGIC_AT, position, path)
+        for candidate in _candidates(np.frombuffer(data, np.uint8), position, size, low, high):
+            found = batch_at(fd, path, candidate, size)
+            if found is not None and int(found["base_offset"][0]) + int(found["last_offset_delta"][0]) < high:
+                return found
+    return None
+
+
+def has_batch(path: Path, start: int, size: int) -> bool:
+    """Whether a batch with a right checksum begins at or after byte `start`."""
+    with files.opened(path) as fd:
+        return search_batch(fd, path, start, size) is not None
+
+
+def _candidates(data: NDArray[np.uint8], start: int, size: int, low: int, high: int) -> list[int]:
+    """Positions whose bytes can be the header of a batch or of a message."""
+    count = len(data) - MAGIC_AT
+    if count <= 0:
+        return []
+    magic = data[MAGIC_AT : MAGIC_AT + count]
+    rows = np.flatnonzero(magic <= max(SIZE_MIN))
+    fields = np.lib.stride_tricks.sliding_window_view(data, LENGTH_END)[rows]
+    offsets = np.ascontiguousarray(fields[:, :8]).view(">i8")[:, 0]
+    sizes = np.ascontiguousarray(fields[:, 8:]).view(">i4")[:, 0].astype(np.int64) + LENGTH_END
+    smallest = np.array([SIZE_MIN[number] for number in range(max(SIZE_MIN) + 1)])[magic[rows]]
+    good = (offsets >= low) & (offsets < high) & (sizes >= smallest) & (rows + start + sizes <= size)
+    return [int(row) + start for row in rows[good]]
+
+
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:

@@ -296,11 +296,19 @@ class Directory:
             self.foreign = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
-            self.foreign = self.clean or any(name.endswith("-checkpoint") for name in files.listing(self.path))
+            self.foreign = self.clean or self._is_of_others()
         elif mark is not None:
             self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (mark.inode, mark.modified_ns)
         else:
             self.foreign = page.word(MARK_INODE) != 0  # the mark was removed: a broker removes it when it starts
+
+    def _is_of_others(self) -> bool:
+        """Whether a directory without a control page has checkpoints of a broker, or partitions that nobody registered."""
+        names = files.listing(self.path)
+        if any(name.endswith("-checkpoint") for name in names):
+            return True
+        folders = () if file_names.TOPICS in names else files.directories(self.path)
+        return any(file_names.parse_partition_name(name) is not None for name in folders)
 
     def _map(self) -> system.Page | None:
         path = self.path / file_names.CONTROL

@@ -12,19 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from embedlog._native.lazy_numpy import np
+from embedlog import segment
 from embedlog.format.record_batch import Batches, Chain, Problem
-from embedlog.format.record_columns import HEADER_SIZE
-from embedlog.segment import CHUNK_BYTES, Walk
-from embedlog.storage import files, interval_digests
+from embedlog.segment import Walk
+from embedlog.storage import interval_digests
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-SIZE_PREFIX: Final = 12  # base offset and length, which the length does not count
-MAGIC_AT: Final = 16
 OFFSETS_MAX: Final = 2**31 - 1  # of a segment
 
 Seen = Callable[[Batches], object]  # gets the good batches, with their positions in the file
@@ -148,46 +142,20 @@ class SegmentReader:
 
     def _valid_at(self, position: int) -> tuple[int, int, int] | None:
         """First offset, offset after the last record, and end of a batch with a valid checksum, None for any other bytes."""
-        end = self._end_of(position)
-        if end is None:
+        found = segment.batch_at(self._fd, self._path, position, self._expected.size)
+        if found is None:
             return None
-        for batches in Walk(self._fd, self._path, Chain(gaps_allowed=True), position, end):
-            first = int(batches["base_offset"][0])
-            return first, first + int(batches["last_offset_delta"][0]) + 1, end
-        return None
+        first = int(found["base_offset"][0])
+        return first, first + int(found["last_offset_delta"][0]) + 1, position + int(found["size"][0])
 
     def _next_batch(self, at: int) -> tuple[int, int] | None:
         """Position and base offset of the next good batch after a damaged one (SPANS-2)."""
-        named = self._end_of(at)
+        named = segment.end_of_batch(self._fd, self._path, at, self._expected.size)
         offset = None if named is None else self._batch_at(named)
         if named is not None and offset is not None:
             return named, offset
-        for start in range(at + 1, self._expected.size, CHUNK_BYTES):
-            data = files.pread(self._fd, CHUNK_BYTES + HEADER_SIZE, start, self._path)
-            for candidate in self._candidates(np.frombuffer(data, np.uint8), start):
-                if (offset := self._batch_at(candidate)) is not None:
-                    return candidate, offset
-        return None
-
-    def _end_of(self, position: int) -> int | None:
-        """The end of a batch according to its header, None if it is not possible."""
-        head = files.pread(self._fd, SIZE_PREFIX, position, self._path)
-        end = position + SIZE_PREFIX + int.from_bytes(head[8:12], "big", signed=True)
-        return end if position + HEADER_SIZE <= end <= self._expected.size else None
-
-    def _candidates(self, data: NDArray[np.uint8], start: int) -> list[int]:
-        """Positions whose bytes can be the header of a batch."""
-        count = min(CHUNK_BYTES, len(data) - HEADER_SIZE + 1)
-        if count <= 0:
-            return []
-        rows = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + count] == 2)
-        low, high = self._bounds()
-        fields = np.lib.stride_tricks.sliding_window_view(data, SIZE_PREFIX)[rows]
-        offsets = np.ascontiguousarray(fields[:, :8]).view(">i8")[:, 0]
-        lengths = np.ascontiguousarray(fields[:, 8:]).view(">i4")[:, 0].astype(np.int64)
-        ends = rows + start + SIZE_PREFIX + lengths
-        good = (offsets >= low) & (offsets < high) & (lengths >= HEADER_SIZE - SIZE_PREFIX) & (ends <= self._expected.size)
-        return [int(row) + start for row in rows[good]]
+        found = segment.search_batch(self._fd, self._path, at + 1, self._expected.size, *self._bounds())
+        return None if found is None else (int(found["position"][0]), int(found["base_offset"][0]))
 
     def _bounds(self) -> tuple[int, int]:
         known = self._expected

@@ -10,6 +10,7 @@ PARTITIONSTATE-5  a process whose directory was replaced loads nothing of the on
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -25,11 +26,13 @@ from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
 from embedlog.partition.recovery import dirty_mark, loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
-from embedlog.partition.segment_info import active_info, start_of
+from embedlog.partition.segment_info import active_info, holds_data, start_of
 from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
 from embedlog.storage.call_deadline import NEVER_NS, bounded
 from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
-from embedlog.storage.manifest import Manifest
+from embedlog.storage.manifest import Manifest, Start
+
+logger = logging.getLogger("embedlog")
 
 CHECK_INTERVAL_NS: Final = 5_000_000  # a search for a writer opens a file, so it is rarer than a read of the page
 RETRY_S: Final = 0.001  # between two tries to load files that another process changes
@@ -56,6 +59,7 @@ class PartitionState:
         self.epoch_file = EpochFile(path / file_names.EPOCHS, context.mode, mapped=not context.locked)
         self._checked_ns = 0
         self._seen: object = None
+        self._reported_cuts: set[str] = set()
         self._forget_caches: Callable[[], None] = lambda: None
         self._release_writer: Callable[[], None] = lambda: None
 
@@ -136,8 +140,16 @@ class PartitionState:
                 pause.wait(RETRY_S)
         if self.context.in_set:
             loaded.published = self._committed(loaded.published, floor)
+        self._report_cuts(loaded)
         self.static, self.page_file, self._seen = loaded, None, seen
         self.forget_files()
+
+    def _report_cuts(self, loaded: loader.Loaded) -> None:
+        """Report once what an opening for writing would cut: a reader gets the log as it would be afterwards."""
+        for each in loaded.cut:
+            if each not in self._reported_cuts:
+                logger.warning("opened for reading only; an opening for writing would cut %s", each)
+        self._reported_cuts.update(loaded.cut)
 
     def _committed(self, now: Published, floor: Published | None) -> Published:
         """Of a replica that no process serves: the high watermark of the last close, or of the last page (REPLICA-19)."""
@@ -225,6 +237,9 @@ class PartitionState:
     def _load_locked(self, mapped: PageFile) -> None:
         floor = None if (foreign := self._changed_by_others()) else floor_of(mapped, self.topic_id, self.number)
         loading = self.loading(write=True, foreign=foreign, floor=floor)
+        if foreign and not files.exists(self.manifest.path) and (bases := file_names.bases(files.listing(self.path))):
+            # The mark that follows would show a log of ours, also after a kill.
+            self.manifest.rewrite([], Start(bases[0], bases[-1], identity.BEFORE_VISITS))
         waits = not loading.clean and dirty_mark.may_wait(self.path, self.config.preallocate)
         if waits:
             dirty_mark.make(self.path, self.context.mode)
@@ -282,8 +297,15 @@ class PartitionState:
         """Whether a broker may have changed the files since the last load, in this incarnation or an earlier one."""
         self.manifest.refresh()
         start = self.manifest.start
+        if start is None and self._was_never_ours():
+            return True
         noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.context.visit
         return self.context.foreign or noted != self.context.visit
+
+    def _was_never_ours(self) -> bool:
+        """Whether there are records, but no file that embedlog makes before or with its first record."""
+        names = (file_names.MANIFEST, file_names.DIRTY, file_names.DURABLE)
+        return not any(files.exists(self.path / name) for name in names) and holds_data(self.path)
 
     def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """The arguments of the loader."""

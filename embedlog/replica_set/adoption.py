@@ -96,7 +96,7 @@ def check_new(found: Found, cluster_id: str) -> None:
         raise found.problem
     if set_up.is_used(path):
         raise DirectoryInUseError("processes use the directory", path=path)
-    ids = {each.cluster_id for each in (found.meta, found.membership) if each is not None}
+    ids = {each.cluster_id for each in (found.meta, found.membership) if each is not None and each.cluster_id}
     if found.membership is not None and (ids != {cluster_id} or found.membership.registered_id is not None):
         raise ReplicaSetError(
             "the directory belongs to another set, or has left this one: add an empty directory",

@@ -283,7 +283,7 @@ def check_doubles(paths: list[Path]) -> None:
 def _check_clusters(found: Iterable[Found]) -> None:
     first: tuple[str, Path] | None = None
     for each in found:
-        ids = {each.meta.cluster_id} if each.meta is not None else set()
+        ids = {each.meta.cluster_id} if each.meta is not None and each.meta.cluster_id else set()
         ids |= {each.membership.cluster_id} if each.membership is not None else set()
         for cluster_id in sorted(ids):
             first = first or (cluster_id, each.path)

@@ -170,12 +170,16 @@ def _plan(checked: CheckedSet, racks: Sequence[str | None]) -> list[tuple[Found,
     """Each directory with its members: those of a plan that was found, else new ones."""
     found, known = checked.found, checked.membership
     chosen = _assigned(found, known.members) if known is not None else _numbered(found, racks)
-    cluster_id = known.cluster_id if known is not None else next((each.meta.cluster_id for each in found if each.meta), new_id())
+    cluster_id = known.cluster_id if known is not None else _cluster_of(found)
     every = tuple(sorted(chosen, key=lambda member: member.node))
     return [
         (each, each.membership or Membership(cluster_id, member.node, uuid.uuid4(), every))
         for each, member in zip(found, chosen, strict=True)
     ]
+
+
+def _cluster_of(found: Sequence[Found]) -> str:
+    return next((each.meta.cluster_id for each in found if each.meta is not None and each.meta.cluster_id), "") or new_id()
 
 
 def _numbered(found: Sequence[Found], racks: Sequence[str | None]) -> list[Member]:

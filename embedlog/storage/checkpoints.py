@@ -30,6 +30,7 @@ logger = logging.getLogger("embedlog")
 
 
 LONG_MAX = 2**63 - 1
+NO_EPOCH = -1  # of a batch, and of every message of magic 0 and 1
 
 _LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() splits at more characters
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")  # Java's \s+
@@ -215,7 +216,10 @@ class EpochCache:
         return next((epoch for epoch, start in reversed(self.entries) if start <= offset), -1)
 
     def disagreement(self, bases: NDArray[np.int64], epochs: NDArray[np.int32]) -> tuple[int, int] | None:
-        """The first batch whose epoch differs from the epoch of its base offset, as (row, expected)."""
+        """The first batch whose epoch differs from the epoch of its base offset, as (row, expected).
+
+        A batch without an epoch agrees with any: messages of magic 0 and 1 have no such field.
+        """
         if not self.entries:
             return None
         latest, start = self.entries[-1]
@@ -224,7 +228,7 @@ class EpochCache:
         starts = np.array([start for _, start in self.entries], np.int64)
         known = np.array([epoch for epoch, _ in self.entries], np.int64)
         slots = np.searchsorted(starts, bases, side="right") - 1
-        wrong = (slots >= 0) & (known[slots] != epochs)
+        wrong = (slots >= 0) & (epochs != NO_EPOCH) & (known[slots] != epochs)
         row = int(wrong.argmax())
         return (row, int(known[slots[row]])) if wrong[row] else None
 

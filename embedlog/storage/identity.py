@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
@@ -33,6 +33,7 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 _SIGNATURE = "embedlog"
 _VISIT = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8}\n")
 _VISIT_BYTES = 64
+BEFORE_VISITS: Final = 2  # the visit that a manifest names before its partition was loaded; visits have odd numbers, none has 0
 
 
 def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -106,7 +107,10 @@ def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int =
 
 
 class MetaProperties(NamedTuple):
-    """Content of meta.properties: the identity of a log directory. `others` keeps the unknown properties."""
+    """Content of meta.properties: the identity of a log directory. `others` keeps the unknown properties.
+
+    `cluster_id` is empty in a file of version 0 without it: brokers before 0.10.1 knew none.
+    """
 
     version: int
     cluster_id: str
@@ -127,7 +131,7 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
         raise UnsupportedFormatError("version of meta.properties", path=path, expected="0 or 1", found=version)
     node = _propertynumber(path, found, "node.id" if version == 1 else "broker.id", None)
     cluster = found.pop("cluster.id", "")
-    if not cluster:
+    if not cluster and version > 0:
         raise ForeignDirectoryError("cluster.id is missing", path=path)
     directory_id = found.pop("directory.id", None)
     if directory_id is not None:
@@ -136,13 +140,13 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
 
 
 def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaProperties:
-    """The identity of a log directory; missing parts (the file, directory.id) are written.
+    """The identity of a log directory; missing parts (the file, cluster.id, directory.id) are written, as a newer broker does.
 
     **Threads and processes**: the caller uses the directory exclusively, or holds its lock.
     """
     meta = read_meta(directory) or MetaProperties(1, new_id(), 1)
-    if meta.directory_id is None:
-        meta = meta._replace(directory_id=new_id())
+    if not meta.cluster_id or meta.directory_id is None:
+        meta = meta._replace(cluster_id=meta.cluster_id or new_id(), directory_id=meta.directory_id or new_id())
         write_meta(directory, meta, mode)
     return meta
 
@@ -150,7 +154,9 @@ def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaPro
 def write_meta(directory: str | os.PathLike[str], meta: MetaProperties, mode: int = 0o666) -> None:
     """Replace meta.properties."""
     node_key = "node.id" if meta.version == 1 else "broker.id"
-    values = {**meta.others, "version": str(meta.version), "cluster.id": meta.cluster_id, node_key: str(meta.node_id)}
+    values = {**meta.others, "version": str(meta.version), node_key: str(meta.node_id)}
+    if meta.cluster_id:
+        values["cluster.id"] = meta.cluster_id
     if meta.directory_id is not None:
         values["directory.id"] = meta.directory_id
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(values.items()))

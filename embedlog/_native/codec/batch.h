@@ -23,6 +23,7 @@ enum el_position {
 };
 
 #define MAGIC 2
+#define NO_EPOCH (-1)
 #define CODEC_MASK 0x07
 #define LOG_APPEND_TIME 0x08
 #define TRANSACTIONAL_BATCH 0x10

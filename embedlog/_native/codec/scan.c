@@ -35,7 +35,7 @@ static int check_chain(const el_batch *batch, const el_chain *chain, el_problem 
     if (next >= 0 && (batch->base_offset < next || (batch->base_offset > next && !chain->gaps_allowed))) {
         return problem_found(problem, EL_BAD_OFFSET, next, batch->base_offset);
     }
-    if (batch->leader_epoch < chain->epoch) return problem_found(problem, EL_BAD_EPOCH, chain->epoch, batch->leader_epoch);
+    if (batch->leader_epoch < chain->epoch && batch->leader_epoch != NO_EPOCH) return problem_found(problem, EL_BAD_EPOCH, chain->epoch, batch->leader_epoch);
     return EL_FINE;
 }
 
@@ -82,7 +82,7 @@ int64_t el_scan(const uint8_t *data, int64_t size, el_chain *chain, el_batch *ba
         if (check_batch(at, chain, batch, problem)) break;
         chain->digest = el_chain_digest(at, chain->digest);
         chain->next_offset = batch->base_offset + batch->last_offset_delta + 1;
-        chain->epoch = batch->leader_epoch;
+        if (batch->leader_epoch != NO_EPOCH) chain->epoch = batch->leader_epoch;
         position += whole;
         count++;
     }

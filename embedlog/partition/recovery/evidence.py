@@ -8,6 +8,9 @@ EVIDENCE-4  offsets are consecutive except where compaction or a broker left gap
 EVIDENCE-5  readers and writers, in place or in a copy, use the same evidence; the control page of a copy does not count
 EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoint proves it. A killed broker leaves no mark, but
             has truncated the leader epochs to the new log start. The manifest stores a start of ours before the checkpoints do
+EVIDENCE-7  what is not known proves nothing. Only a manifest, or the mark of a first process that never synced, shows that a log
+            is embedlog's and has no gaps: then a segment behind a gap is the remains of a lost page cache. In any other log the
+            offsets between two segments were removed by a compaction, and a whole later segment is never a tail
 """
 
 from __future__ import annotations
@@ -85,6 +88,8 @@ class Evidence:
         published = floor.log_end if floor is not None else 0
         self.end = max(loading.recovery_point, loading.known_durable, published, closed.next_offset if closed is not None else 0)
         self.log_start = loading.log_start if self._start is None else self._start.offset
+        never_synced = loading.begun and self.end == 0  # the first sync of a log includes its manifest
+        self.has_no_gaps = own and (self._start is not None or never_synced)  # EVIDENCE-7
 
     # ---- which segments there are ----------------------------------------------------------------
 
@@ -279,12 +284,12 @@ class Evidence:
         if self._start is not None and known is not None:
             gaps = not known.gapless and known.next_offset == following
         else:
-            gaps = self.loading.gaps_allowed or self.loading.foreign or (known is not None and not known.gapless)
+            gaps = self.loading.gaps_allowed or not self.has_no_gaps or (known is not None and not known.gapless)
         return gaps and end < following
 
     def name_gap(self, end: int, following: int) -> None:
         """Warn of missing offsets that nothing explains: the changes of a broker are not known."""
-        if end >= following or not self.loading.foreign or self.loading.gaps_allowed:
+        if end >= following or self.has_no_gaps or self.loading.gaps_allowed:
             return
         self._gaps_named += 1
         if self._gaps_named <= GAPS_NAMED_MAX:

@@ -1,8 +1,10 @@
 """Loads a partition from its files, closed in order or not, and makes the tuple that its control page publishes (format.md 5).
 
-LOADER-1  a bad batch above the durable offset is a torn tail: copied aside, cut, reported
+LOADER-1  a bad batch above the durable offset is a torn tail: copied aside, cut, reported. A load without the right to write
+    describes in `Loaded.cut` what it would cut
 LOADER-2  a bad batch below it is corruption: an error, and no byte of the partition is changed
-LOADER-3  batches after a gap are never used again: they are set aside with the cut
+LOADER-3  batches after a gap are never used again: they are set aside with the cut. This holds only where embedlog wrote the log
+    (`Evidence.has_no_gaps`). What others left is cut only at its end, and only where no batch with a valid checksum follows
 LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be interrupted anywhere
 LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new leader epoch
 """
@@ -20,7 +22,7 @@ from embedlog._callbacks import Passed
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
-from embedlog.format.record_batch import Chain, Problem
+from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
 from embedlog.partition.recovery import leftovers, log_epochs
 from embedlog.partition.recovery import producer_history as history
@@ -79,7 +81,8 @@ class _Loader:
         self.evidence = Evidence(loading, manifest, names, self.epochs)
         self.cut: list[str] = []
         self.chain = Chain()
-        self.seen_epochs: list[tuple[int, int]] = []
+        self.seen_epochs = checkpoints.EpochCache()
+        self.epochs_agree = True  # the batches that were read, with the checkpoint of a broker
         self.read_again: list[int] = []
         self.has_producers = False
         self.passed: Passed = lambda count: None
@@ -270,15 +273,17 @@ class _Loader:
         with files.opened(path) as fd:
             return files.pread(fd, len(builder.times), 0, path) == bytes(builder.times)
 
-    def _note_epochs(self, batches: object) -> None:
-        self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
-        epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
-        for epoch, base in zip(epochs, bases, strict=True):
+    def _note_epochs(self, batches: Batches) -> None:
+        self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())
+        bases, epochs = batches["base_offset"], batches["leader_epoch"]
+        if self.loading.foreign and self.epochs_agree:
+            self.epochs_agree = self.epochs.disagreement(bases, epochs) is None
+        for epoch, base in zip(epochs.tolist(), bases.tolist(), strict=True):
             self._note_epoch(epoch, base)
 
     def _note_epoch(self, epoch: int, base: int) -> None:
-        if epoch > (self.seen_epochs[-1][0] if self.seen_epochs else -1):
-            self.seen_epochs.append((epoch, base))
+        if epoch not in (checkpoints.NO_EPOCH, self.seen_epochs.latest_epoch):
+            self.seen_epochs.assign(epoch, base)
 
     # ---- damage ----------------------------------------------------------------------------------
 
@@ -295,6 +300,8 @@ class _Loader:
         if torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
             lower = self._lower_at(path, end, size)
             torn = lower is None or lower >= (lost_from if run.has_gap else durable)
+        if torn and not self.evidence.has_no_gaps:
+            torn = base == self.bases[-1] and segment.has_batch(path, end, size) is False
         if lost_from < durable or not torn:
             raise CorruptRecordError(
                 problem.message if problem else "the file ends inside a batch that was durable",
@@ -319,9 +326,9 @@ class _Loader:
         for base in following:
             path = file_names.segment_path(self.directory, base)
             self.cut.append(f"{path}: the whole file, because it is after a gap")
-            if base < self.evidence.end:
+            if base < self.evidence.end or not self.evidence.has_no_gaps:
                 raise CorruptRecordError(
-                    "a segment below the durable offset does not follow on the one before",
+                    "a segment does not follow on the one before, and nothing shows that it was never on stable storage",
                     path=path,
                     expected=f"base offset {self.chain.next_offset}",
                     found=base,
@@ -340,6 +347,15 @@ class _Loader:
         return None
 
     # ---- the end ---------------------------------------------------------------------------------
+
+    def _take_seen_epochs(self) -> None:
+        """Complete the epochs by those of the batches that were read; a checkpoint of a broker that differs is replaced."""
+        if not self.epochs_agree:
+            self.epochs.truncate_from_end(min(self.read_again))
+        for epoch, start in self.seen_epochs.entries:
+            latest = self.epochs.latest
+            if latest is None or (epoch > latest[0] and start >= latest[1]):
+                self.epochs.assign(epoch, start)
 
     def _check_durable_end(self, active: Published) -> None:
         if active.log_end < self.evidence.end:
@@ -380,17 +396,16 @@ class _Loader:
         if loading.in_set:
             whole = active._replace(log_start=max(log_start, segments[0].base))
             self.epochs, _ = log_epochs.read_or_make(self.directory, whole, digests=loading.write and not loading.foreign)
-        for epoch, start in self.seen_epochs:
-            if epoch > self.epochs.latest_epoch:
-                self.epochs.assign(epoch, start)
         seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that was read is never used again
+        self._take_seen_epochs()
+        seen_epoch = max(self.epochs.latest_epoch, seen_epoch)
         self.epochs.truncate_from_end(end)
         if self._needs_epoch(end, segments[0].base):
             self.epochs.assign(seen_epoch + 1, end)
-        elif loading.in_set and self.epochs.latest_epoch < seen_epoch:
-            self.epochs.assign(seen_epoch, end)  # it may be a promise (QUORUM-3)
+        elif self.epochs.latest_epoch < seen_epoch and (seen_epoch > 0 or loading.in_set):
+            self.epochs.assign(seen_epoch, end)  # of removed records; in a set it may be a promise (QUORUM-3)
         elif self.epochs.latest_epoch < 0:
-            self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)
+            self.epochs.assign(0, segments[0].base)
         start = max(log_start, segments[0].base)
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)

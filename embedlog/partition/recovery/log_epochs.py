@@ -29,7 +29,7 @@ from embedlog.errors import CorruptRecordError, ForeignDirectoryError, Unsupport
 from embedlog.format.record_batch import Batches, Chain, batch_dtype
 from embedlog.partition.epoch_file import EpochFile
 from embedlog.storage import checkpoints, file_names, files, interval_digests
-from embedlog.storage.checkpoints import EpochCache
+from embedlog.storage.checkpoints import NO_EPOCH, EpochCache
 from embedlog.storage.manifest import DIGESTED
 
 logger = logging.getLogger("embedlog")
@@ -106,7 +106,8 @@ def agrees(directory: Path, now: Published, epochs: EpochCache, compared: Sequen
         for offset in (now.log_start, *starts, now.log_end - 1):
             rows = _rows_at(directory, bases, offset, now)
             inside = offset in starts and any(base < offset <= last for base, last, _ in rows)
-            if inside or any(epoch >= 0 and epoch != epochs.epoch_for(max(base, now.log_start)) for base, _, epoch in rows):
+            expected = [epochs.epoch_for(max(base, now.log_start)) for base, _, _ in rows]
+            if inside or any(row[2] not in (NO_EPOCH, epoch) for row, epoch in zip(rows, expected, strict=True)):
                 return False
     except CorruptRecordError:
         return False  # a full read shows what is wrong
@@ -173,7 +174,7 @@ def from_log(directory: Path, now: Published, *, digests: bool = True) -> EpochC
     found = [(base, first) for base in bases if (first := _first(directory, base, now)) is not None]
     epochs = EpochCache()
     for number, (base, (epoch, start)) in enumerate(found, 1):
-        if number < len(found) and epoch == found[number][1][0]:
+        if number < len(found) and epoch == found[number][1][0] != NO_EPOCH:
             _assign(epochs, epoch, start)  # LOGEPOCHS-2
             continue
         for batches in _batches(directory, base, now, digests=digests):
