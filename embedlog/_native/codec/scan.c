@@ -35,7 +35,8 @@ static int check_chain(const el_batch *batch, const el_chain *chain, el_problem 
     if (next >= 0 && (batch->base_offset < next || (batch->base_offset > next && !chain->gaps_allowed))) {
         return problem_found(problem, EL_BAD_OFFSET, next, batch->base_offset);
     }
-    if (batch->leader_epoch < chain->epoch && batch->leader_epoch != NO_EPOCH) return problem_found(problem, EL_BAD_EPOCH, chain->epoch, batch->leader_epoch);
+    if (batch->leader_epoch < chain->epoch && batch->leader_epoch != NO_EPOCH)
+        return problem_found(problem, EL_BAD_EPOCH, chain->epoch, batch->leader_epoch);
     return EL_FINE;
 }
 
