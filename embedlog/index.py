@@ -190,6 +190,11 @@ def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
     return False
 
 
+def newest_timestamps(batches: Batches) -> NDArray[np.int64]:
+    """The timestamp of each batch that counts for the time index. A batch that compaction emptied has none: -1."""
+    return np.where(batches["records"] == 0, -1, batches["max_timestamp"]).astype(np.int64)
+
+
 class Builder:
     """Builds both indexes from batch headers, by the rule of an append (format.md 2.5)."""
 
@@ -220,7 +225,7 @@ class Builder:
             batches["last_offset_delta"].tolist(),
             batches["position"].tolist(),
             batches["size"].tolist(),
-            np.where(batches["records"] == 0, -1, batches["max_timestamp"]).tolist(),  # emptied by compaction: has no timestamp
+            newest_timestamps(batches).tolist(),
             np.where(batches["records"] == 0, EMPTY_MS, batches["min_timestamp"]).tolist(),
             before.tolist(),
             strict=True,

@@ -213,7 +213,7 @@ class SegmentCheck:
         entries = self._time_entries
         bases = batches["base_offset"].astype(np.int64)
         lasts = bases + batches["last_offset_delta"]
-        newest = np.maximum.accumulate(np.concatenate(([self._newest_ms], batches["max_timestamp"].astype(np.int64))))
+        newest = np.maximum.accumulate(np.concatenate(([self._newest_ms], index.newest_timestamps(batches))))
         self._newest_ms = int(newest[-1])
         rows = np.flatnonzero((entries.offsets >= bases[0]) & (entries.offsets <= lasts[-1]))
         if not len(rows):
