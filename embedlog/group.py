@@ -392,6 +392,15 @@ def may_commit(
     return refusal
 
 
+def may_commit_held(old: Group | None, member_id: str) -> Refusal | None:
+    """The reason to refuse a commit of what a dynamic member has while it waits for its assignment; None if it is allowed.
+
+    REQUIRES that its assignors are cooperative: no other member gets a partition that it has named at its join, and not released.
+    In each generation it takes part, or it is no member any more, so the generation decides nothing here.
+    """
+    return member_refusal(old, member_id, None)
+
+
 def member_refusal(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
     """The reason why this is not a member; None if it is one.
 

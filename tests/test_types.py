@@ -43,7 +43,12 @@ def test_the_lag_is_what_is_known_of_it() -> None:
     assert (facts["position"], facts["lag"]) == (5, 4)
     assert pickle.loads(pickle.dumps(READ)).lag == 4
     assert "group g: Stable, 1 member, lag 4" in GROUP._repr_html_()
-    assert dataclasses.replace(GROUP, partitions=(READ, gone, uncommitted, READ)).lag == 8
+    assert dataclasses.replace(GROUP, partitions=(READ, gone, uncommitted, READ)).lag is None
+    assert dataclasses.replace(GROUP, partitions=(READ, READ)).lag == 8
+    assert dataclasses.replace(GROUP, partitions=()).lag is None, "nothing is known of what it reads"
+    beyond = dataclasses.replace(READ, log_end_offset=READ.position - 1)
+    assert (beyond.lag, dataclasses.replace(GROUP, partitions=(READ, beyond)).lag) == (None, None)
+    assert "lag not known" in repr(dataclasses.replace(GROUP, partitions=(gone,)))
 
 
 def test_description_cannot_be_changed_by_its_reader() -> None:

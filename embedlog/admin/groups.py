@@ -9,6 +9,7 @@ GROUPADMIN-4  a group that never had a member, and has an offset in `__consumer_
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -70,9 +71,10 @@ class GroupAdmin:
             raise GroupNotFoundError(f"no such group: {group_id!r}")
         reader = {tp: member.member_id for member in found.members for tp in member.assignment}
         counts = not found.protocol_type and any(tp.topic == OFFSETS_TOPIC for tp in committed)  # GROUPADMIN-4
+        subscribed = self._partitions_of({topic for member in found.members for topic in member.topics})
         partitions = tuple(
             GroupPartition(*tp, committed.get(tp), None if counts else self._end(tp), reader.get(tp))
-            for tp in sorted({*committed, *reader})
+            for tp in sorted({*committed, *reader, *subscribed})
         )
         return GroupDescription(
             group_id, found.state, found.type, found.protocol_type, found.assignor, found.generation, found.leader,
@@ -83,6 +85,14 @@ class GroupAdmin:
         """As `Log.group_offsets`."""
         found = self._groups.committed(group_id)
         return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
+
+    def _partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        """The partitions of those topics that exist: in a rebalance they are assigned to no member, and still are to be read."""
+        found = []
+        for name in topics:
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                found += [TopicPartition(name, number) for number in self._engine.topic(name).here]
+        return found
 
     def _end(self, tp: TopicPartition) -> int | None:
         """The end of a partition; None if there is no such partition, if it has no leader, or if it is damaged."""

@@ -158,7 +158,7 @@ def _is_undecided(each: ReplicatedPartitionDescription) -> bool:
 
 
 def _of_groups(engine: Engine, found: ReplicasDescription) -> dict[str, Any]:
-    """The lag of each group, in records, and of its partitions (LOGMETRICS-5)."""
+    """The lag of each group, in records, and of its partitions (LOGMETRICS-5); None while that of a partition is not known."""
     if not found.can_decide or any(_is_undecided(each) for each in found.partitions if each.topic == OFFSETS_TOPIC):
         return {}
     groups, admin = {}, GroupAdmin(engine)
@@ -167,10 +167,11 @@ def _of_groups(engine: Engine, found: ReplicasDescription) -> dict[str, Any]:
             known = admin.describe(name)
         except GroupNotFoundError:  # deleted meanwhile
             continue
-        partitions = {TopicPartition(each.topic, each.partition): each.lag for each in known.partitions if each.lag is not None}
+        partitions = {TopicPartition(each.topic, each.partition): each.lag for each in known.partitions}
+        lags = [lag for lag in partitions.values() if lag is not None]
         groups[name] = {
             "records-lag": known.lag,
-            "records-lag-max": max(partitions.values(), default=0),
+            "records-lag-max": None if known.lag is None else max(lags),
             "members": len(known.members),
             "partitions": {place: {"records-lag": lag} for place, lag in partitions.items()},
         }

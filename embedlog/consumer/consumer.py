@@ -38,6 +38,7 @@ from embedlog.errors import (
     ConfigError,
     InvalidGroupIdError,
     OffsetOutOfRangeError,
+    StateError,
     printable,
 )
 from embedlog.storage import files
@@ -222,6 +223,11 @@ class Consumer(Generic[K, V]):
         Deserializers and interceptors are for objects: columns contain the bytes that were sent.
         """
         timeout = seconds(timeout, "batches()")
+        with self._using():
+            pass
+        return self._each_batch(timeout)
+
+    def _each_batch(self, timeout: float | None) -> Iterator[Batch]:
         while not self._closed:
             moved: Sequence[Moved] = ()
             try:
@@ -299,7 +305,12 @@ class Consumer(Generic[K, V]):
             return self._metrics.lag(self._cursor(partition))
 
     def _cursor(self, partition: TopicPartition) -> Cursor:
-        return self._reading.rotation.get(topic_partition(partition))
+        try:
+            return self._reading.rotation.get(topic_partition(partition))
+        except StateError as problem:
+            if self._group is None:
+                raise
+            self._group.unassigned(problem)
 
     # ---- offsets of any partition ----
 
@@ -325,8 +336,10 @@ class Consumer(Generic[K, V]):
 
         An offset is that of the next record to read; before the first poll there is none, so nothing is committed. Raises
         CommitFailedError if this consumer was removed from the group. Raises RebalanceInProgressError while there is no
-        assignment: `poll`, then commit what is still assigned. Raises FencedInstanceIdError, LockTimeoutError, StorageError (at
-        once, also for a full disk: commit again), InvalidGroupIdError, and OffsetOutOfRangeError for a negative offset.
+        assignment (`poll`, then commit what is still assigned); not for the positions of a cooperative member without a
+        `group.instance.id`, because nobody else gets its partitions meanwhile. Raises FencedInstanceIdError, LockTimeoutError,
+        StorageError (at once, also for a full disk: commit again), InvalidGroupIdError, and OffsetOutOfRangeError for a negative
+        offset.
         """
         with self._using():
             self._grouped("commit()").commit(offsets)

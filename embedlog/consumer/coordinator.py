@@ -16,7 +16,7 @@ import re
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from embedlog import _logging
 from embedlog._native import system
@@ -36,6 +36,7 @@ from embedlog.errors import (
     DeadlineError,
     EmbedlogError,
     FencedError,
+    IllegalGenerationError,
     LockTimeoutError,
     ReadOnlyError,
     RebalanceInProgressError,
@@ -139,8 +140,19 @@ class ConsumerCoordinator:
     def enforce_rebalance(self) -> None:
         if not self._subscribed:
             raise StateError("enforce_rebalance() needs subscribed topics: partitions given to assign() are not rebalanced")
+        self.membership.check_not_fenced()
         self.membership.wanted = True
         self.until_ns = 0
+
+    def unassigned(self, problem: StateError) -> NoReturn:
+        """A call named a partition that this member does not have. Raises FencedInstanceIdError, StateError."""
+        self.membership.check_not_fenced()
+        if not self._subscribed:
+            raise problem
+        raise StateError(
+            f"{problem.message} now: a member of a group gets its partitions in poll(). Call it in the listener on_assigned, "
+            "or after a poll() that has returned this partition's records"
+        ) from None
 
     # ---- duties ----------------------------------------------------------------------------------
 
@@ -356,14 +368,22 @@ class ConsumerCoordinator:
         return self.membership.identity() if self._subscribed else None
 
     def commit(self, offsets: Mapping[TopicPartition, Any] | None) -> None:
+        self.membership.check_not_fenced()
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
-        identity = self._identity() if wanted else None
-        self._committer.now(wanted, identity, files.deadline_after(self._api_timeout_s))
+        held = offsets is None and self._subscribed and self.membership.keeps_partitions()
+        identity = self.membership.metadata() if held else self._identity() if wanted else None
+        try:
+            self._committer.now(wanted, identity, files.deadline_after(self._api_timeout_s), held=held)
+        except IllegalGenerationError as problem:
+            if self.membership.phase is not Phase.JOINING:
+                raise
+            raise RebalanceInProgressError(f"{problem.message}: poll until there is an assignment") from problem
         self._committer.call_back()
 
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None) -> None:
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
         try:
+            self.membership.check_not_fenced()
             self._committer.later(wanted, self._identity() if wanted else None, callback)
         except (CommitFailedError, RebalanceInProgressError, FencedError) as problem:
             self._committer.refuse(wanted, problem, callback)
@@ -402,6 +422,7 @@ class ConsumerCoordinator:
             self._metrics.spent("committed", time.perf_counter() - began)
 
     def metadata(self) -> GroupMetadata:
+        self.membership.check_not_fenced()
         return self.membership.metadata()
 
     def metrics(self) -> dict[str, Any]:

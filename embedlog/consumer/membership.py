@@ -113,13 +113,25 @@ class Membership:
 
         Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError.
         """
-        if self.fatal is not None:
-            raise self.fatal
+        self.check_not_fenced()
         if self.phase is Phase.JOINING and self._lacks_assignment():
             raise RebalanceInProgressError(f"group {self._group_id!r} is rebalancing: poll until there is an assignment")
         if self.generation == NO_GENERATION:
             raise CommitFailedError(f"this consumer is not a member of group {self._group_id!r}: poll to join it")
         return self.metadata()
+
+    def check_not_fenced(self) -> None:
+        """Raises FencedInstanceIdError once another consumer has this member's place. It is asked before the arguments."""
+        if self.fatal is not None:
+            raise self.fatal
+
+    def keeps_partitions(self) -> bool:
+        """Whether this member waits for an assignment, and nobody else gets meanwhile what it has.
+
+        A static member may have missed a round in which others got its partitions, and still be a member.
+        """
+        is_dynamic = self._config.group_instance_id is None
+        return self._cooperative and is_dynamic and self.phase is Phase.JOINING and self.generation != NO_GENERATION
 
     def _lacks_assignment(self) -> bool:
         """Whether the member's generation has ended, and it has no assignment of the next one yet."""
@@ -149,8 +161,7 @@ class Membership:
         Raises FencedInstanceIdError, AssignorError, and the group's errors for such a member; LockTimeoutError if a lock was not
         free before the deadline.
         """
-        if self.fatal is not None:
-            raise self.fatal
+        self.check_not_fenced()
         found = self._groups.current(self._group_id)
         if self.phase is Phase.OUT:
             return self._join(deadline_ns)

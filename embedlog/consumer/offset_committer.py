@@ -45,6 +45,7 @@ class Store(Protocol):
     """Writes commits to the group's log."""
 
     def commit(self, group_id: str, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None: ...
+    def commit_held(self, group_id: str, offsets: Offsets, member_id: str, deadline_ns: int) -> None: ...
 
 
 class AutoCommit:
@@ -132,9 +133,10 @@ class OffsetCommitter:
             self._queue.popleft()
             self._complete(first.callback, first.offsets, error)
 
-    def now(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
+    def now(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int, *, held: bool = False) -> None:
         """Commit after all pending commits; without offsets, only complete those.
 
+        `held`: partitions that the member keeps in a rebalance. REQUIRES an identity then.
         Raises LockTimeoutError after the deadline, and the group's errors.
         """
         began = time.perf_counter()
@@ -143,15 +145,18 @@ class OffsetCommitter:
             self.call_back()
             if self._queue:
                 raise LockTimeoutError("earlier commits of this consumer still wait for the group's lock")
-            self._make(offsets, identity, deadline_ns)
+            self._make(offsets, identity, deadline_ns, held=held)
         finally:
             self._metrics.spent("commit_sync", time.perf_counter() - began)
 
-    def _make(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
+    def _make(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int, *, held: bool = False) -> None:
         if not offsets:
             return
         began = time.perf_counter()
-        self._store.commit(self._group_id, offsets, identity, deadline_ns)
+        if held and identity is not None:
+            self._store.commit_held(self._group_id, offsets, identity.member_id, deadline_ns)
+        else:
+            self._store.commit(self._group_id, offsets, identity, deadline_ns)
         spent_s = time.perf_counter() - began
         self._metrics.note({"commit": 1, "commit_s": spent_s}, {"commit_s": spent_s})
         self.settled.update((tp, place.offset) for tp, place in offsets.items())

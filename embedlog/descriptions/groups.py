@@ -48,7 +48,8 @@ class GroupPartition:
 
     `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists or is damaged, `member_id`
     if it is not assigned. `position` is the committed offset, and `lag` the number of offsets from it to the end; each is None if
-    it is unknown. `dataclasses.asdict` and data frames contain both.
+    it is unknown. The lag of a position behind the end is unknown, too: `auto.offset.reset` decides where its reader goes on.
+    `dataclasses.asdict` and data frames contain both.
     """
 
     topic: str
@@ -63,7 +64,8 @@ class GroupPartition:
         position = None if self.committed is None else self.committed.offset
         object.__setattr__(self, "position", position)
         lag = None if position is None or self.log_end_offset is None else self.log_end_offset - position
-        object.__setattr__(self, "lag", lag)
+        is_beyond_the_end = lag is not None and lag < 0
+        object.__setattr__(self, "lag", None if is_beyond_the_end else lag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class GroupDescription:
 
     `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer" for
     a group of Kafka's newer protocol. `assignor` is None until one is chosen. A group that never had a member has no
-    `protocol_type`. `partitions` are all with a committed offset or an assignment, in order.
+    `protocol_type`. `partitions` are all that have a committed offset or are assigned, and those of the topics that its members
+    subscribe to, in order.
     """
 
     group_id: str
@@ -98,18 +101,27 @@ class GroupDescription:
     partitions: tuple[GroupPartition, ...] = ()
 
     @property
-    def lag(self) -> int:
-        """The sum of the lags that are known."""
-        return sum(each.lag for each in self.partitions if each.lag is not None)
+    def lag(self) -> int | None:
+        """The sum of the lags of all partitions; None while the lag of one is not known, or while there is no partition.
+
+        Before the first commit in a partition its lag is not known: what its reader has done is not in the log.
+        """
+        lags = [partition.lag for partition in self.partitions]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
 
     def __repr__(self) -> str:
         counts = f"{tables.counted(len(self.members), 'member')}, {tables.counted(len(self.partitions), 'partition')}"
-        return f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, lag {self.lag}>"
+        return f"<embedlog.GroupDescription {self.group_id!r}: {self.state}, {counts}, {_lag_in_words(self.lag)}>"
 
     def _repr_html_(self) -> str:
         head = ("topic", "partition", "committed", "end", "lag", "member")
         rows = [
             (each.topic, each.partition, each.position, each.log_end_offset, each.lag, each.member_id) for each in self.partitions
         ]
-        facts = f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, lag {self.lag}"
+        facts = f"group {self.group_id}: {self.state}, {tables.counted(len(self.members), 'member')}, {_lag_in_words(self.lag)}"
         return tables.shortened(facts, head, rows)
+
+
+def _lag_in_words(lag: int | None) -> str:
+    return "lag not known" if lag is None else f"lag {lag}"

@@ -24,11 +24,14 @@ class Measured(Protocol):
 
 
 class Observation(NamedTuple):
-    """The end offsets of topics, summed over their partitions, and the lags of groups, at one time; the internal topics."""
+    """The end offsets of topics, summed over their partitions, and the lags of groups, at one time; the internal topics.
+
+    The lag of a group is None while that of one of its partitions is not known.
+    """
 
     time_s: float
     ends: Mapping[str, int]
-    lags: Mapping[str, int]
+    lags: Mapping[str, int | None]
     internal: frozenset[str] = frozenset()
 
 
@@ -96,6 +99,10 @@ class History:
             for topic, line in self.ends().items()
         }
 
-    def _lines(self, values: Callable[[Observation], Mapping[str, int]]) -> dict[str, list[tuple[float, float]]]:
+    def _lines(self, values: Callable[[Observation], Mapping[str, int | None]]) -> dict[str, list[tuple[float, float]]]:
         names = sorted({name for each in self._found for name in values(each)})
-        return {name: [(each.time_s, values(each).get(name, float("nan"))) for each in self._found] for name in names}
+        return {name: [(each.time_s, _or_nan(values(each).get(name))) for each in self._found] for name in names}
+
+
+def _or_nan(value: int | None) -> float:
+    return float("nan") if value is None else value

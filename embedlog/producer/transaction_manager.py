@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from embedlog.coordination.groups.commit_checks import checked_offsets
@@ -236,10 +235,13 @@ class Transaction:
         return found
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
-        wanted, member = checked_offsets(offsets), _check_group(group)
-        if wanted:
-            add = partial(self._owner.add_offsets, wanted, member)
-            self._verb("send_offsets_to_transaction", "send_offsets", None, add)
+        def add(deadline_ns: int) -> None:
+            wanted = checked_offsets(offsets)
+            member = _check_group(group)
+            if wanted:
+                self._owner.add_offsets(wanted, member, deadline_ns)
+
+        self._verb("send_offsets_to_transaction", "send_offsets", None, add)  # a wrong state is named before wrong arguments
 
     def close(self, timeout_s: float | None) -> None:
         """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it."""

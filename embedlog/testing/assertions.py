@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import TopicPartition
@@ -278,14 +279,17 @@ def assert_committed(log: Log, group_id: str, expected: Mapping[tuple[str, int],
 def assert_lag(log: Log, group_id: str, expected: int, *, topic: str | None = None) -> None:
     """Assert the lag of a group: the records after its committed offsets, of all its topics or of one.
 
-    A partition without a committed offset has no lag, as in Kafka. Raises AssertionError, GroupNotFoundError. **Threads:** any.
+    The lag is not known, and equals no number, while a partition has no committed offset. Raises AssertionError,
+    GroupNotFoundError. **Threads:** any.
     """
     __tracebackhide__ = True
-    parts = [each for each in log.describe_group(group_id).partitions if topic is None or each.topic == topic]
-    if sum(each.lag or 0 for each in parts) == expected:
+    group = log.describe_group(group_id)
+    parts = [each for each in group.partitions if topic is None or each.topic == topic]
+    lag = replace(group, partitions=tuple(parts)).lag
+    if lag == expected:
         return
     lines = [
         f"  {each.topic}-{each.partition}: committed {each.position}, end {each.log_end_offset}, lag {each.lag}" for each in parts
     ]
-    found = sum(each.lag or 0 for each in parts)
+    found = "none that is known" if lag is None else lag
     raise AssertionError("\n".join([f"group {group_id!r}: expected a lag of {expected}, found {found}", *_shortened(lines)]))

@@ -56,9 +56,10 @@ def test_a_group_that_counts_the_batches_of_a_sink_has_no_lag(log: embedlog.Log)
         producer.commit_transaction()
     assert log.group_offsets("job") == marks
     found = log.describe_group("job")
-    assert ([each.lag for each in found.partitions], found.lag) == ([None, None], 0)
-    assert log.metrics()["groups"]["job"]["records-lag"] == 0
-    assert not log.metrics()["groups"]["job"].get("partitions")
+    assert ([each.lag for each in found.partitions], found.lag) == ([None, None], None)
+    of_group = log.metrics()["groups"]["job"]
+    assert (of_group["records-lag"], of_group["records-lag-max"]) == (None, None)
+    assert [each["records-lag"] for each in of_group["partitions"].values()] == [None, None]
 
 
 # ---- asking ----------------------------------------------------------------------------------------------------------
@@ -101,8 +102,12 @@ def test_a_stable_group_is_described_with_who_reads_what(log: embedlog.Log) -> N
     assert (found.state, found.protocol_type, found.assignor, found.leader) == ("Stable", "consumer", "range", "a")
     assert found.generation == log._engine.groups.current("g").generation
     assert [each.member_id for each in found.members] == ["a", "b"]
-    assert found.partitions == (GroupPartition("t", 0, None, 10, "b"), GroupPartition("t", 1, None, 20, "a"))
-    assert (found.partitions[0].lag, found.lag) == (None, 0)
+    assert found.partitions == (
+        GroupPartition("t", 0, None, 10, "b"),
+        GroupPartition("t", 1, None, 20, "a"),
+        GroupPartition("u", 0, None, 0, None),
+    )
+    assert (found.partitions[0].lag, found.lag) == (None, None)
     left(log, "g", "a")
     assert log.describe_group("g").state == "PreparingRebalance"
     left(log, "g", "b")

@@ -12,7 +12,7 @@ import pytest
 from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.coordination.groups.member_watch import Watch
-from embedlog.errors import FencedInstanceIdError, RebalanceInProgressError
+from embedlog.errors import CommitFailedError, FencedInstanceIdError, RebalanceInProgressError
 from embedlog.group import State
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
@@ -125,6 +125,34 @@ def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
     assert engine.group().state is state
     with pytest.raises(RebalanceInProgressError):
         reader.commit({A0: 1})
+
+
+@pytest.mark.parametrize("state", [State.COMPLETING_REBALANCE, State.STABLE, State.PREPARING_REBALANCE])
+def test_the_positions_that_a_cooperative_member_keeps_are_committed_in_each_state(
+    engine: GroupEngine, member: Any, state: State
+) -> None:
+    """Nobody else gets its partitions before it has released them; a static member may have missed a round."""
+    for number in range(2):
+        fill(engine.partition("a", number), 3)
+    first, second, third = member("a", **COOPERATIVE), member("a", **COOPERATIVE), member("a", **COOPERATIVE)
+    settle(first)
+    assert len(first.poll()) == 6
+    run_duties(second)
+    first._group.membership.step(1 << 62)  # it has joined, and not read the group again
+    assert engine.group().state is State.COMPLETING_REBALANCE
+    if state is not State.COMPLETING_REBALANCE:
+        first._group.membership._lead(engine.group(), 1 << 62)
+        assert engine.group().state is State.STABLE
+    if state is State.PREPARING_REBALANCE:
+        run_duties(third)
+    assert engine.group().state is state
+    with pytest.raises(RebalanceInProgressError):
+        first.commit({A0: 1})
+    first.commit()
+    assert engine.committed() == {A0: 3, A1: 3}
+    engine.evict_all()
+    with pytest.raises(CommitFailedError):
+        first.commit()
 
 
 def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(engine: GroupEngine, member: Any) -> None:

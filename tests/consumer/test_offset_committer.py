@@ -31,6 +31,9 @@ class Store:
             raise self.problem
         self.done.append(offsets[TP].offset)
 
+    def commit_held(self, group_id: str, offsets: Any, member_id: str, deadline_ns: int) -> None:
+        self.commit(group_id, offsets, None, deadline_ns)
+
 
 def committing(store: Store, api_timeout_s: float = 60.0, metrics: Metrics | None = None) -> OffsetCommitter:
     return OffsetCommitter(store, "g", ConsumerInterceptors(()), api_timeout_s, metrics or Metrics())

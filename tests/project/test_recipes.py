@@ -20,6 +20,7 @@ import embedlog
 from embedlog import serializers
 from tests.conftest import ROOT
 from tests.project.test_docs import BLOCK
+from tests.support.producer_helpers import wait_until
 
 QUIET = {"housekeeping": False}
 SERVED = """
@@ -242,3 +243,60 @@ def test_a_decision_conflicts_with_others_only(tmp_path: Path) -> None:
             assert counted.count == 4  # one conflict
             assert not accounts.withdraw(b"anna", 2)  # the aborted amount never counts
             assert accounts.balances == {b"anna": 1}
+
+
+# Three processes run the loop of a recipe: this is one of them. It says that it reads, and ends with the first byte of its input.
+WORKER = """
+import sys
+import threading
+
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(1), ended.set()), daemon=True).start()
+
+with embedlog.open("data") as log, log.producer() as out:
+    def work(record):
+        number = int(record.value)
+        if number % 50 == 0:
+            raise ValueError("cannot be processed")
+        out.send("done", record.value).result()
+        time.sleep(0.001)  # the work
+
+    follow(log, "orders", work, ended.is_set, {assignors!r})
+"""
+
+
+@pytest.mark.parametrize("assignors", [["range", "cooperative-sticky"], ["range"], ["cooperative-sticky"]])
+def test_a_rebalance_and_a_kill_end_no_other_worker_of_the_retry_recipe(assignors: list[str], tmp_path: Path) -> None:
+    program = recipe("def follow(\n").partition("with embedlog.open")[0] + WORKER.format(assignors=assignors)
+    numbers = range(300)
+    workers: list[subprocess.Popen[bytes]] = []
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topics([embedlog.NewTopic("orders", 8), "orders.dead", "done"])
+        with log.producer() as producer:
+            for number in numbers:
+                producer.send("orders", b"%d" % number, key=b"%d" % number)
+
+        def wait_for(condition: Callable[[], bool]) -> None:
+            wait_until(lambda: condition() or any(each.poll() is not None for each in workers[1:]), 90)
+            assert [each.poll() for each in workers[1:]] == [None, None]
+
+        def is_done() -> bool:
+            return log.describe_group("work").lag == 0
+
+        try:
+            for _ in range(3):
+                command = [sys.executable, "-c", program]
+                workers.append(subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE))
+            wait_for(lambda: log.scan("done").num_rows >= 30)
+            workers[0].kill()
+            wait_for(is_done)
+            dead = {int(record.value or b"") for record in log.scan("orders.dead").records()}
+            done = {int(record.value or b"") for record in log.scan("done").records()}
+            assert dead == {number for number in numbers if number % 50 == 0}
+            assert done == set(numbers) - dead, "a lag of 0 means that all is done"
+            answers = [each.communicate(b"x", timeout=60)[1].decode() for each in workers[1:]]
+            assert [each.returncode for each in workers[1:]] == [0, 0], answers
+        finally:
+            for each in workers:
+                each.kill()
+                each.communicate()

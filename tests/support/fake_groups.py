@@ -19,7 +19,7 @@ from embedlog.consumer.membership import Phase
 from embedlog.coordination.groups.commit_checks import admitted, checked_offsets, refused
 from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, UnknownTopicOrPartitionError
 from embedlog.format.process_slot import ProcessSlot
-from embedlog.group import Group, Limits, Refusal
+from embedlog.group import Group, Limits, Refusal, may_commit_held
 from embedlog.storage.liveness import SlotState
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import FakeEngine
@@ -131,10 +131,19 @@ class FakeGroups:
         identity: GroupMetadata | None = None,
         deadline_ns: int | None = None,
     ) -> None:
+        member = identity or GroupMetadata(group_id)
+        self._commit(group_id, offsets, lambda old: admitted(old, member))
+
+    def commit_held(
+        self, group_id: str, offsets: Mapping[TopicPartition, Any], member_id: str, deadline_ns: int | None = None
+    ) -> None:
+        self._commit(group_id, offsets, lambda old: may_commit_held(old, member_id))
+
+    def _commit(self, group_id: str, offsets: Mapping[TopicPartition, Any], admission: Callable[[Any], Any]) -> None:
         wanted = checked_offsets(offsets)
         self._lock()
         old = self.groups.get(group_id)
-        refusal = admitted(old, identity or GroupMetadata(group_id))
+        refusal = admission(old)
         if refusal is not None:
             raise refused(group_id, refusal, old)
         for tp in wanted:

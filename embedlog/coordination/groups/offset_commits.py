@@ -116,6 +116,12 @@ class Offsets:
         member = GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
         self._commit(group_id, offsets, lambda old: admitted(old, member), deadline_ns)
 
+    def commit_held(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], member_id: str, deadline_ns: int | None = None
+    ) -> None:
+        """As `commit`, of the partitions that a cooperative, dynamic member still has in the midst of a rebalance."""
+        self._commit(group_id, offsets, lambda old: machine.may_commit_held(old, member_id), deadline_ns)
+
     def reset(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], deadline_ns: int | None = None
     ) -> None:
