@@ -188,6 +188,32 @@ def _candidates(data: NDArray[np.uint8], start: int, size: int, low: int, high: 
 # ---- files ---------------------------------------------------------------------------------------
 
 
+class CompactionSigns:
+    """Whether the batches of a log show that a compaction has removed records.
+
+    A batch then has fewer records than offsets, or begins after a gap and is followed by another one. A gap before the last batch
+    proves nothing: one changed bit of its offset makes the same.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self._gap_before_last = False
+        self._end = -1
+
+    def begin(self, base: int) -> None:
+        """Continue with the segment of this base offset."""
+        self._end = base
+
+    def add(self, batches: Batches) -> None:
+        """Take the next batches of the segment."""
+        ends = batches["base_offset"] + batches["last_offset_delta"] + 1
+        gaps = batches["base_offset"] != np.concatenate(([self._end], ends[:-1]))
+        thinned = batches["records"] < batches["last_offset_delta"].astype(np.int64) + 1
+        self.found = self.found or self._gap_before_last or bool(gaps[:-1].any()) or bool(thinned.any())
+        self._gap_before_last = bool(gaps[-1])
+        self._end = int(ends[-1])
+
+
 def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:
     """Rebuild both indexes and the digests of a segment from its first `size` bytes. REQUIRES the append lock.
 

@@ -4,6 +4,8 @@ LOGCHECK-1  a partition is checked as published at one moment. If its segments c
 LOGCHECK-2  of a set each directory is checked, and the replicas are compared. A directory that does not answer is a finding, and
     so is a partition without a leader
 LOGCHECK-3  a partition that cannot be loaded is checked with what its files say; the reason is a finding, too
+LOGCHECK-4  files that are in order are also read as a reader reads them, from the first batch of each segment. A refusal is a
+    finding
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from embedlog.errors import (
     EmbedlogError,
     ForeignDirectoryError,
     LeaderNotAvailableError,
+    OffsetOutOfRangeError,
     StateError,
     StorageError,
+    UnknownTopicOrPartitionError,
     UnsupportedFormatError,
 )
 from embedlog.integrity.directory_check import (
@@ -106,6 +110,7 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
     there, written = topic_directories.scan_directories(directory.path).live, TopicRegistry(directory.path)
     written.load()  # a reader's registry prefers what the directories say
     total.findings += lost_topics(written)
+    recorded = {topic.name for topic in written.all()}
     topics = {topic.name: topic for registry in (directory.registry, written) for topic in registry.all()}
     for topic in topics.values():
         if not topic.finished:
@@ -114,7 +119,8 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
         for number in topic.here:
             path = directory.path / file_names.partition_name(topic.name, number)
             if number in there.get(topic.name, {}):
-                yield Place(path, topic.name, number, topic.topic_id, compacted)
+                identified = topic.name in recorded or files.exists(path / file_names.PARTITION_METADATA)
+                yield Place(path, topic.name, number, topic.topic_id, compacted, compacted, identified)
             else:
                 total.findings.append(missing_partition(path, topic.name, number))
 
@@ -131,6 +137,8 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
             if after.segments == known.segments:
                 break
             known = after
+        if not one.report().damaged:
+            one.findings += _unreadable(partition, known)
     except (CorruptRecordError, ForeignDirectoryError, StateError, StorageError, UnsupportedFormatError) as problem:
         one = Total()
         context, closed = directory.context, ClosedDirectory(directory.path)
@@ -140,10 +148,28 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
     total.merge(one)
 
 
+def _unreadable(partition: Partition, known: Known) -> list[Finding]:
+    """A finding if a reader refuses the first batch of a segment (LOGCHECK-4)."""
+    for info in known.segments or ():
+        offset = max(info.base, known.log_start)
+        if offset >= min(info.next_offset, partition.bounds().high_watermark):
+            continue
+        try:
+            partition.fetch(offset, max_bytes=1)
+        except (OffsetOutOfRangeError, UnknownTopicOrPartitionError):
+            return []  # its records were deleted meanwhile
+        except EmbedlogError as problem:
+            found = Finding.of("unreadable", known.directory, problem, known.topic, known.number)
+            return [found._replace(first_offset=offset, end_offset=info.next_offset)]
+    return []
+
+
 def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known:
     """A partition as it is published now."""
     now = partition.settled()
     segments = tuple(partition.segments(now))
+    cleaned = directory.context.cleaned
+    compacted = place.compacted or bool(cleaned and cleaned.of(place.topic, place.number))
     if partition.loaded is not None and place.topic_id is not None:  # a reader's load hides what disagrees with the files
         manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
         manifest.refresh()
@@ -151,8 +177,8 @@ def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known
         sizes = {(each.base, each.size, each.next_offset): each for each in noted}
         segments = tuple(_noted(place.path, each, sizes.get((each.base, each.size, each.next_offset))) for each in segments)
     return Known(
-        place.path, place.topic, place.number, place.topic_id, place.compacted, foreign=directory.context.foreign,
-        log_start=now.log_start, segments=segments, log_end=now.log_end,
+        place.path, place.topic, place.number, place.topic_id, place.gaps_allowed, foreign=directory.context.foreign,
+        log_start=now.log_start, compacted=compacted, identified=place.identified, segments=segments, log_end=now.log_end,
     )  # fmt: skip
 
 

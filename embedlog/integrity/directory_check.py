@@ -81,7 +81,8 @@ def root_findings(path: Path, ends: checkpoints.Offsets) -> list[Finding]:
     """The findings in the files of the directory itself; `ends` are the log ends of its partitions."""
     found = []
     try:
-        if identity.read_meta(path) is None:
+        # A broker reads a directory without the file, which brokers before 0.9 did not write. embedlog writes it first.
+        if identity.read_meta(path) is None and files.exists(path / file_names.TOPICS):
             found.append(Finding("identity", str(path / file_names.META_PROPERTIES), "the file is missing"))
     except EmbedlogError as problem:
         found.append(Finding.of("identity", path / file_names.META_PROPERTIES, problem))
@@ -126,7 +127,9 @@ class Place(NamedTuple):
     topic: str
     number: int
     topic_id: str | None
-    compacted: bool
+    gaps_allowed: bool
+    compacted: bool = False  # by the settings of the topic
+    identified: bool = True  # a file has named the topic's id
 
 
 class ClosedDirectory:
@@ -137,7 +140,8 @@ class ClosedDirectory:
         self.path = path
         self.findings: list[Finding] = []
         self.clean, self.foreign = use or self._last_use()
-        self.log_starts = self._log_starts()
+        self.log_starts = self._offsets(file_names.LOG_STARTS)
+        self.cleaned = self._offsets(file_names.CLEANER)
 
     def _last_use(self) -> Use:
         try:
@@ -146,9 +150,9 @@ class ClosedDirectory:
             self.findings.append(Finding.of("directory", self.path, problem))
             return Use(clean=False, by_broker=True)
 
-    def _log_starts(self) -> checkpoints.Offsets:
+    def _offsets(self, name: str) -> checkpoints.Offsets:
         try:
-            return checkpoints.read_offsets(self.path / file_names.LOG_STARTS)
+            return checkpoints.read_offsets(self.path / name)
         except EmbedlogError:  # a finding of the root
             return {}
 
@@ -175,8 +179,9 @@ class ClosedDirectory:
                     )
                     continue
                 settings = {} if topic is None else topic.config
-                compacted = "compact" in settings.get("cleanup.policy", "") or topic is None
-                yield Place(path, name, number, self._id_of(path, None if topic is None else topic.topic_id), compacted)
+                compacted = "compact" in settings.get("cleanup.policy", "")
+                topic_id = self._id_of(path, None if topic is None else topic.topic_id)
+                yield Place(path, name, number, topic_id, compacted or topic is None, compacted)
 
     @staticmethod
     def _id_of(path: Path, known: str | None) -> str | None:
@@ -190,16 +195,18 @@ class ClosedDirectory:
 
     def known(self, place: Place) -> Known:
         """What the files of the directory say about a partition."""
-        start = self.log_starts.get((place.topic, place.number), 0)
+        key = place.topic, place.number
         return Known(
             place.path,
             place.topic,
             place.number,
             place.topic_id,
-            place.compacted or self.foreign,
+            place.gaps_allowed or self.foreign,
             self.clean,
             self.foreign,
-            start,
+            self.log_starts.get(key, 0),
+            place.compacted or self.cleaned.get(key, 0) > 0,
+            place.identified,
         )
 
 

@@ -18,6 +18,7 @@ from embedlog.format.producer_state import ProducerState
 from embedlog.index import INDEX_BYTES_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.segment_check import Segment, SegmentCheck
+from embedlog.segment import CompactionSigns
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import HEAD_BYTES, Manifest, SegmentInfo
@@ -37,6 +38,8 @@ class Known:
     clean: bool = True  # the directory was closed in order, or is open
     foreign: bool = False  # a broker wrote here last: the manifest may be older than the files
     log_start: int = 0
+    compacted: bool = False  # the settings of the topic, or the cleaner's checkpoint, say so
+    identified: bool = True  # a file has named the topic's id: before Kafka 2.8 a partition had no partition.metadata
     segments: Sequence[SegmentInfo] | None = None
     log_end: int | None = None
 
@@ -66,6 +69,7 @@ class PartitionCheck:
         self._directory = known.directory
         self._checked = Checked()
         self._epochs: checkpoints.EpochCache | None = None
+        self._signs = CompactionSigns()
 
     def run(self) -> Checked:
         """Read everything. Raises StorageError."""
@@ -102,6 +106,8 @@ class PartitionCheck:
             found = identity.read_topic_id(self._directory)
         except EmbedlogError as problem:
             self._add_error("identity", file_names.PARTITION_METADATA, problem)
+            return
+        if found is None and not known.identified:
             return
         if known.topic_id is not None and found != known.topic_id:
             message = "the topic has another id" if found else "the file is missing"
@@ -153,11 +159,11 @@ class PartitionCheck:
 
     def _check_epochs(self, names: list[str], end: int | None) -> None:
         entries = [] if self._epochs is None else self._epochs.entries
-        has_batches = any(each.batches for each in self._checked.segments)
+        has_batches = any(each.has_epochs for each in self._checked.segments)
         if file_names.EPOCHS not in names and has_batches:
-            self._add("epochs", file_names.EPOCHS, "the file is missing")
+            self._add("missing-epochs", file_names.EPOCHS, "the file is missing")
         elif self._epochs is not None and not entries and has_batches:
-            self._add("epochs", file_names.EPOCHS, "the file has no epoch", None, "the epochs of the batches", "none")
+            self._add("missing-epochs", file_names.EPOCHS, "the file has no epoch", None, "the epochs of the batches", "none")
         elif end is not None and entries and entries[-1][1] > end:
             message = "an epoch starts after the end of the log"
             self._add("epochs", file_names.EPOCHS, message, None, f"a start of at most {end}", entries[-1][1])
@@ -219,7 +225,7 @@ class PartitionCheck:
                 self._directory, base, self._size(base, info, last=following < 0), end, epoch, info, following,
                 self._gaps_allowed,
             )  # fmt: skip
-            check = SegmentCheck(segment, self._epochs, self._note)
+            check = SegmentCheck(segment, self._epochs, self._signs, self._note)
             if not files.exists(check.path):
                 end = base if info is None else info.next_offset
                 self._add_missing(base, base, end)
@@ -229,6 +235,7 @@ class PartitionCheck:
             if following < 0:
                 self._forgive_torn_tail(check)
             end, epoch = max(check.end, base), check.epoch
+        self._check_gaps()
         last = max(infos, default=-1)
         if self._known.clean and last > max(bases, default=-1) and infos[last].next_offset > end:
             self._add_missing(last, end, infos[last].next_offset)
@@ -287,6 +294,21 @@ class PartitionCheck:
             return
         check.findings[:] = [each for each in check.findings if each.first_offset != last.first_offset or each.kind != "records"]
         self._add("unfinished", check.path.name, last.problem.message, last.start)
+
+    def _check_gaps(self) -> None:
+        """Missing offsets that nothing explains, by the rule of a load (EVIDENCE-4, EVIDENCE-7)."""
+        manifest, known = self._checked.manifest, self._known
+        described = not known.foreign and manifest is not None and manifest.start is not None
+        if described or known.compacted or self._signs.found or self._damaged():
+            return
+        checks = self._checked.segments
+        for number, check in enumerate(checks):
+            between = [(check.end, checks[number + 1].segment.base)] if number + 1 < len(checks) else []
+            for end, following in [*check.gaps, *between]:
+                if end < following:
+                    message = "offsets are missing, and there is no sign of a compaction"
+                    name = file_names.file_name(check.segment.base, file_names.LOG)
+                    self._add("gap", name, message, None, f"offsets {end} to {following - 1}", "none", first=end, end=following)
 
     def _check_gap(self, base: int, end: int, info: SegmentInfo | None) -> None:
         """The offsets between two segments must have been removed by compaction or by a broker."""

@@ -46,6 +46,9 @@ class PartitionRepair:
             self._note("the log is left as it is: a header that is not as written is not known")
         elif any(span.header for span in spans) or kinds & {"records", "missing-records"}:
             self._repair_log()
+        for each in self._checked.findings:
+            if each.kind == "gap":  # an opening for writing describes the segments as they are
+                self._note(f"the gap from offset {each.first_offset} to {each.end_offset - 1} is accepted")
         self._repair_caches(kinds)
         files.sync_directory(self._directory)
 
@@ -217,7 +220,7 @@ class PartitionRepair:
             if found.kind in ("snapshot", "durable"):
                 files.unlink(found.path, missing_ok=True)
                 self._note(f"{Path(found.path).name} is removed")
-        if "epochs" in kinds:
+        if kinds & {"epochs", "missing-epochs"}:
             files.unlink(self._directory / file_names.EPOCHS, missing_ok=True)
             for each in self._checked.segments:
                 self._forget_indexes(each)

@@ -34,6 +34,11 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
         "these records are lost",
         "a set copies them from another replica; otherwise restore a backup, or a repair continues after the gap",
     ),
+    "gap": (
+        DAMAGE,
+        "records are lost, unless a compaction removed them: neither settings, checkpoint nor batches show one",
+        "restore the segment from a backup or another replica; if the topic was compacted, a repair notes the gap",
+    ),
     "partition": (DAMAGE, "the partition cannot be opened", "a repair of the other findings, or a backup"),
     "missing-partition": (DAMAGE, "the directory of a partition is missing, with all its records", _FROM_COPY),
     "topics": (
@@ -61,7 +66,13 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "digests": (CACHE, "later damage outside of Kafka's checksum can stay unseen", "a repair makes them again from the log"),
     "snapshot": (CACHE, "producers are read from the log at the next recovery", "a repair removes it"),
     "manifest": (CACHE, "the next opening reads segments; digests are lost", "the next process that writes makes it again"),
+    "unreadable": (
+        DAMAGE,
+        "a reader refuses these records, although their files are in order by themselves",
+        "read the message; a repair makes caches and leader epochs again, otherwise restore a backup",
+    ),
     "epochs": (DAMAGE, "records that were written in other epochs are refused", "a repair makes it again from the log"),
+    "missing-epochs": (CACHE, "each load reads the leader epochs from the batches", "a repair makes it again from the log"),
     "durable": (CACHE, "the end of the durable records is unknown", "the next sync writes it again"),
     "unfinished": (NOTE, "an append was interrupted; no process has read these bytes", "the next process that writes cuts them"),
     "kept": (NOTE, "bytes that a recovery or a repair has cut out of the log", "remove the file if they are not needed"),

@@ -19,6 +19,7 @@ from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import Batches
 from embedlog.integrity.report import Finding
 from embedlog.integrity.spans import Expected, SegmentReader, Span
+from embedlog.segment import CompactionSigns
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
 
@@ -30,6 +31,8 @@ _ENTRIES: Final = {
     file_names.INDEX: [("offset", ">i4"), ("position", ">i4")],
     file_names.TIME_INDEX: [("timestamp", ">i8"), ("offset", ">i4")],
 }
+
+GAPS_MAX: Final = 3  # of a segment that are named: a compacted one has many
 
 Note = Callable[[int], object]  # gets the bytes that were read
 
@@ -59,15 +62,18 @@ class Segment(NamedTuple):
 class SegmentCheck:
     """The check of one segment. `findings`, `spans` and `end` are its result."""
 
-    def __init__(self, segment: Segment, epochs: checkpoints.EpochCache | None, note: Note) -> None:
-        self.segment, self._epochs, self._note = segment, epochs, note
+    def __init__(self, segment: Segment, epochs: checkpoints.EpochCache | None, signs: CompactionSigns, note: Note) -> None:
+        self.segment, self._epochs, self._signs, self._note = segment, epochs, signs, note
         self.path = file_names.segment_path(segment.directory, segment.base)
         self.findings: list[Finding] = []
         self.spans: list[Span] = []
         self.batches = 0
+        self.has_epochs = False  # whether a batch carries a leader epoch: messages of magic 0 and 1 have none
+        self.gaps: list[tuple[int, int]] = []  # inside: the first offset that is missing, and the first one after it
         self.end, self.epoch, self.digest = segment.next_offset, segment.epoch, 0
         self._offset_entries = self._time_entries = Entries(*(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2)
         self._newest_ms = -1
+        self._last_end = segment.base
         self._aborts: dict[int, int] = {}  # by the offset of the marker: its producer
         self._other_epoch: tuple[int, int, int] | None = None  # position, expected, found
 
@@ -75,6 +81,8 @@ class SegmentCheck:
         """Read the segment. Raises StorageError."""
         segment, info = self.segment, self.segment.info
         self._read_indexes()
+        self._signs.begin(segment.base)
+        self._last_end = segment.base
         gaps = segment.gaps_allowed if info is None else not info.gapless
         ceiling = segment.following if segment.following >= 0 else -1 if info is None else info.next_offset
         expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch)
@@ -138,6 +146,9 @@ class SegmentCheck:
         self._note(int(batches["size"].sum()))
         self._judge(self._offset_entries, batches)
         self._judge_times(batches)
+        self._signs.add(batches)
+        self._note_gaps(batches)
+        self.has_epochs = self.has_epochs or bool((batches["leader_epoch"] != checkpoints.NO_EPOCH).any())
         for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
             self._note_marker(fd, batches[row : row + 1])
         if self._epochs is not None and self._other_epoch is None:
@@ -145,6 +156,14 @@ class SegmentCheck:
             if wrong is not None:
                 at, expected = wrong
                 self._other_epoch = int(batches["position"][at]), expected, int(batches["leader_epoch"][at])
+
+    def _note_gaps(self, batches: Batches) -> None:
+        """Note the first gaps between batches."""
+        ends = batches["base_offset"] + batches["last_offset_delta"] + 1
+        before = np.concatenate(([self._last_end], ends[:-1]))
+        rows = np.flatnonzero(batches["base_offset"] > before)
+        self.gaps += [(int(before[row]), int(batches["base_offset"][row])) for row in rows[: GAPS_MAX - len(self.gaps)]]
+        self._last_end = int(ends[-1])
 
     def _note_marker(self, fd: int, batch: Batches) -> None:
         """Note an abort marker."""

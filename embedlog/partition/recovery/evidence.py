@@ -26,7 +26,7 @@ from embedlog._callbacks import Work
 from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
-from embedlog.format.record_batch import Problem
+from embedlog.format.record_batch import Chain, Problem
 from embedlog.format.record_columns import Batches
 from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
@@ -78,7 +78,8 @@ class Evidence:
 
     def __init__(self, loading: Loading, manifest: Manifest, names: list[str], epochs: checkpoints.EpochCache) -> None:
         self.loading, self._names, self._epochs = loading, set(names), epochs
-        self._gaps_named = 0
+        self._gaps: list[tuple[int, int]] = []  # the first offset that is missing, and the first one after the gap
+        self.signs = segment.CompactionSigns()
         self._directory, self._manifest = loading.directory, manifest
         own = not loading.foreign
         self._known = manifest.segments if own else {}
@@ -237,7 +238,7 @@ class Evidence:
             return None
         epoch = self._epochs.epoch_for(following - 1) if following > base else -1
         if found.end is not None:
-            self.name_gap(found.end, following)
+            self.note_gap(found.end, following)
         return found.info._replace(epoch=max(epoch, 0))
 
     def described(self, base: int, size: int) -> SegmentInfo | None:
@@ -287,18 +288,33 @@ class Evidence:
             gaps = self.loading.gaps_allowed or not self.has_no_gaps or (known is not None and not known.gapless)
         return gaps and end < following
 
-    def name_gap(self, end: int, following: int) -> None:
-        """Warn of missing offsets that nothing explains: the changes of a broker are not known."""
-        if end >= following or self.has_no_gaps or self.loading.gaps_allowed:
+    def note_gap(self, end: int, following: int) -> None:
+        """Note missing offsets: the changes of a broker are not known."""
+        if end < following and not self.has_no_gaps and not self.loading.gaps_allowed:
+            self._gaps.append((end, following))
+
+    def name_gaps(self, bases: list[int]) -> None:
+        """Warn of missing offsets that nothing explains. `bases` are the segments, of which some were not read."""
+        if not self._gaps or self._is_compacted(bases):
             return
-        self._gaps_named += 1
-        if self._gaps_named <= GAPS_NAMED_MAX:
+        for end, following in self._gaps[:GAPS_NAMED_MAX]:
             logger.warning(
-                "%s: offsets %d to %d are missing, and there is no sign of a compaction",
-                self._directory,
-                end,
-                following - 1,
+                "%s: offsets %d to %d are missing, and there is no sign of a compaction", self._directory, end, following - 1
             )
+
+    def _is_compacted(self, bases: list[int]) -> bool:
+        """Whether any batch shows a compaction. The headers are read up to the first such batch."""
+        for base in bases:
+            if self.signs.found:
+                break
+            self.signs.begin(base)
+            path = file_names.segment_path(self._directory, base)
+            with files.opened(path) as fd:
+                for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base)):
+                    self.signs.add(batches)
+                    if self.signs.found:
+                        break
+        return self.signs.found
 
 
 def _point(info: SegmentInfo, must: bool) -> Point:

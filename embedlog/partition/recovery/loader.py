@@ -223,6 +223,7 @@ class _Loader:
         gaps = self.evidence.gaps_in(base, last=following is None)
         chain = Chain(max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=gaps)
         run = Run(base)
+        self.evidence.signs.begin(base)
         comparison = Comparison(path, self.evidence.points(base))
         end = size if agreed is None or agreed.agreed is None else agreed.agreed
         epochs = self.epochs if own else None
@@ -231,6 +232,7 @@ class _Loader:
             for batches in walk:
                 comparison.passed(batches, walk.before)
                 run.add(batches)
+                self.evidence.signs.add(batches)
                 builder.add(batches, walk.before)
                 self._note_epochs(batches)
                 self.passed(int(batches["size"].sum()))
@@ -244,7 +246,7 @@ class _Loader:
             self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
             self._cut(base, path, walk.end, size, problem)
         for gap in run.gaps:
-            self.evidence.name_gap(*gap)
+            self.evidence.note_gap(*gap)
         whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
         if following is not None:
             builder.add_time_entry()
@@ -252,7 +254,7 @@ class _Loader:
             builder.write(self.directory, loading.mode)
         end, gapless = chain.next_offset, run.gapless
         if following is not None and whole and end < following:
-            self.evidence.name_gap(end, following)
+            self.evidence.note_gap(end, following)
             end, gapless = following, False  # its last records were compacted away
         times: Published | SegmentInfo | index.Builder = self.manifest.times_known(base, walk.end, chain.digest) or builder
         floor = self.loading.floor
@@ -393,6 +395,7 @@ class _Loader:
                 found=end,
             )
         self._check_durable_end(active)
+        self.evidence.name_gaps([info.base for info in segments if info.size])
         if loading.in_set:
             whole = active._replace(log_start=max(log_start, segments[0].base))
             self.epochs, _ = log_epochs.read_or_make(self.directory, whole, digests=loading.write and not loading.foreign)
