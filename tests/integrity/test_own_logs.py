@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -54,7 +54,7 @@ class Writers:
         self.log, self.rng = log, rng
         self.producers: list[embedlog.Producer] = []
         for number in range(3):
-            codec = rng.choice(random_log.CODECS)
+            codec: Any = rng.choice(random_log.CODECS)
             self.producers.append(log.producer(compression_type=codec, linger_ms=rng.choice([0, 5])))
             codec = rng.choice(random_log.CODECS)
             transactional = log.producer(transactional_id=f"id-{number}", compression_type=codec)

@@ -303,17 +303,15 @@ class Evidence:
             )
 
     def _is_compacted(self, bases: list[int]) -> bool:
-        """Whether any batch shows a compaction. The headers are read up to the first such batch."""
-        for base in bases:
-            if self.signs.found:
-                break
-            self.signs.begin(base)
-            path = file_names.segment_path(self._directory, base)
-            with files.opened(path) as fd:
-                for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base)):
-                    self.signs.add(batches)
-                    if self.signs.found:
-                        break
+        """Whether any batch shows a compaction. The segments are read up to the first one with such a batch."""
+        return self.signs.found or any(self._shows_compaction(base) for base in bases)
+
+    def _shows_compaction(self, base: int) -> bool:
+        path = file_names.segment_path(self._directory, base)
+        self.signs.begin(base)
+        with files.opened(path) as fd:
+            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base)):
+                self.signs.add(batches)
         return self.signs.found
 
 
