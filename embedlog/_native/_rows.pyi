@@ -184,6 +184,7 @@ class PartitionQueue:
         raw: int,
         flush_ms: int,
         batch_bytes_max: int,
+        keys_required: bool,
         followers: tuple[tuple[object, object, object], ...] | None,
         packer: Callable[[bytes], Buffer] | None,
         codec: int,
@@ -218,6 +219,10 @@ class ProducerBatch:
     def base_offset(self) -> int: ...
     @property
     def max_timestamp(self) -> int: ...
+    @property
+    def min_timestamp(self) -> int: ...
+    @property
+    def keyless(self) -> int: ...
     @property
     def done(self) -> bool: ...
     @property

@@ -23,7 +23,7 @@ from embedlog.aio.executor import Executor
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
-from embedlog.errors import ClosedError
+from embedlog.errors import ClosedError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from embedlog.producer.one_record import check_call, record_size, unknown_metadata
 from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline
 from embedlog.producer.producer import Producer
@@ -146,7 +146,15 @@ class AsyncProducer(Generic[K, V]):
         try:
             pipeline.check_usable()
             topic_target = await self._topic_target(pipeline, given)
-            return await self._put(pipeline, topic_target, pipeline.item(topic_target, given))
+            try:
+                item = pipeline.item(topic_target, given)
+            except (InvalidRecordError, InvalidTimestampError, RecordTooLargeError):
+                present = await self._present_target(pipeline, given.topic)
+                if present is topic_target:
+                    raise
+                topic_target = present  # the settings of the topic have changed: these decide
+                item = pipeline.item(topic_target, given)
+            return await self._put(pipeline, topic_target, item)
         except FAILS_THE_FUTURE as error:
             return pipeline.failed(given, error)
 
@@ -158,6 +166,10 @@ class AsyncProducer(Generic[K, V]):
         recent = current and (topic in self._routes or time.monotonic() < until)
         if known is not None and recent and (partition is None or known.target_of(partition) is not None):
             return known
+        return await self._present_target(pipeline, topic)
+
+    async def _present_target(self, pipeline: Pipeline, topic: str) -> TopicTarget:
+        """The metadata of a topic, read now."""
         found = await self._steps.run(lambda: pipeline.topic_target(topic))
         self._known[topic] = found, time.monotonic() + CHECK_S
         return found

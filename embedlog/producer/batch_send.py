@@ -13,23 +13,23 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedlog._native import system
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import (
     DurabilityError,
     InvalidRecordError,
-    InvalidTimestampError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
 from embedlog.format import record_batch
 from embedlog.format.record_columns import HEADER_SIZE
+from embedlog.producer import topic_judgement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embedlog._native._rows import ProducerBatch
     from embedlog.columns.ingest import Piece
+    from embedlog.config.topic import TopicConfig
     from embedlog.format.record_columns import BytesColumn
     from embedlog.partitioners import Chooser
     from embedlog.producer.delivery_failures import DeliveryFailures
@@ -54,8 +54,15 @@ class RunSend:
 
     expected_offset = None
 
-    def __init__(self, batch_send: BatchSend, partition: int, encoded: record_batch.EncodedRun) -> None:
+    def __init__(
+        self,
+        batch_send: BatchSend,
+        partition: int,
+        encoded: record_batch.EncodedRun,
+        settings: TopicConfig,
+    ) -> None:
         self.encoded = encoded
+        self.settings = settings  # of the topic, by which the rows were judged
         self._batch_send = batch_send
         self._partition = partition
 
@@ -193,28 +200,16 @@ class BatchSend:
 def check_piece(piece: Piece, topic_target: TopicTarget, timestamp_ms: int | None, request_limit: int) -> int | None:
     """The earliest of the given timestamps. Raises if the piece cannot be written, before any part of it is."""
     check_sizes(piece, topic_target, request_limit)
-    if "compact" in topic_target.config.cleanup_policy and _has_nulls(piece.keys):
-        raise InvalidRecordError(f"{topic_target.name} is compacted: every record needs a key")
+    if topic_target.config.compacted and _has_nulls(piece.keys):
+        raise topic_judgement.keyless(topic_target.name)
     if piece.timestamps is not None:
         earliest_ms = int(np.min(piece.timestamps))
-        check_times(topic_target, earliest_ms, int(np.max(piece.timestamps)))
+        latest_ms = int(np.max(piece.timestamps))
+        topic_judgement.check_times(topic_target.config, topic_target.name, earliest_ms, latest_ms)
         return earliest_ms
     if timestamp_ms is not None:
-        check_times(topic_target, timestamp_ms, timestamp_ms)
+        topic_judgement.check_times(topic_target.config, topic_target.name, timestamp_ms, timestamp_ms)
     return timestamp_ms
-
-
-def check_times(topic_target: TopicTarget, earliest_ms: int, latest_ms: int) -> None:
-    """Raises InvalidTimestampError for times outside the topic's window around now."""
-    config, now_ms = topic_target.config, system.wall_ms()
-    if config.message_timestamp_type != "CreateTime":
-        return
-    least, most = max(0, now_ms - config.message_timestamp_before_max_ms), now_ms + config.message_timestamp_after_max_ms
-    for found in (earliest_ms, latest_ms):
-        if not least <= found <= most:
-            raise InvalidTimestampError(
-                f"the timestamp is too far from now for {topic_target.name}", expected=f"{least} to {most}", found=found
-            )
 
 
 def check_sizes(piece: Piece, topic_target: TopicTarget, request_limit: int) -> None:

@@ -21,6 +21,7 @@ from embedlog.types import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, ProducerBatch
+    from embedlog.config.topic import TopicConfig
     from embedlog.format.record_batch import EncodedRun
     from embedlog.producer.targets import TopicTarget
 
@@ -54,7 +55,8 @@ def _sent(pipeline: Pipeline, rows: Iterable[ProducerRecord], expected_offset: i
         partition = _one_partition(topic_target, items, pipeline.keys_ignored)
         encoded = _one_batch(pipeline, topic_target, items)
         future, promise = pipeline.promise()
-        sent = ConditionalSend(pipeline, promise, (topic_target.name, partition), encoded, expected_offset)
+        place = (topic_target.name, partition)
+        sent = ConditionalSend(pipeline, promise, place, encoded, topic_target.config, expected_offset)
         sent.single = single
         pipeline.push(topic_target, partition, sent)
     except FAILS_THE_FUTURE as error:
@@ -75,9 +77,16 @@ class ConditionalSend:
     single = False  # whether the result is that of `send()`
 
     def __init__(
-        self, pipeline: Pipeline, promise: ProducerBatch, place: tuple[str, int], encoded: EncodedRun, expected_offset: int
+        self,
+        pipeline: Pipeline,
+        promise: ProducerBatch,
+        place: tuple[str, int],
+        encoded: EncodedRun,
+        settings: TopicConfig,
+        expected_offset: int,
     ) -> None:
         self.encoded = encoded
+        self.settings = settings  # of the topic, by which the records were judged
         self.expected_offset = expected_offset
         self._pipeline = pipeline
         self._promise = promise

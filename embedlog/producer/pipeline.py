@@ -36,6 +36,7 @@ from embedlog.errors import (
 from embedlog.format import record_batch
 from embedlog.format.record_columns import Columns
 from embedlog.partitioners import Chooser, partition_of
+from embedlog.producer import topic_judgement
 from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.batch_send import (
     STICK,
@@ -45,7 +46,6 @@ from embedlog.producer.batch_send import (
     check_partition,
     check_piece,
     check_record,
-    check_times,
     shares,
 )
 from embedlog.producer.interceptors import ProducerInterceptors
@@ -196,10 +196,10 @@ class Pipeline:
                     f"a record for {topic_target.name} is larger than {name}", expected=f"at most {limit} bytes", found=size
                 )
         check_record(topic_target, size)
-        if key is None and "compact" in topic_target.config.cleanup_policy:
-            raise InvalidRecordError(f"{topic_target.name} is compacted: every record needs a key")
+        if key is None and topic_target.config.compacted:
+            raise topic_judgement.keyless(topic_target.name)
         if timestamp_ms is not None:
-            check_times(topic_target, timestamp_ms, timestamp_ms)
+            topic_judgement.check_times(topic_target.config, topic_target.name, timestamp_ms, timestamp_ms)
             self._warn_of_seconds(topic_target, timestamp_ms)
 
     def _warn_of_seconds(self, topic_target: TopicTarget, earliest_ms: int) -> None:
@@ -345,7 +345,7 @@ class Pipeline:
                 batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
             number = topic_target.route.stick(run.size) if share.partition == STICK and topic_target.route else share.partition
             batch_send.leave(run.size)
-            run_send = RunSend(batch_send, number, run)
+            run_send = RunSend(batch_send, number, run, topic_target.config)
             try:
                 self._push(topic_target, number, run_send)
             except BaseException:

@@ -30,6 +30,8 @@ from embedlog.errors import (
     DeadlineError,
     DurabilityError,
     EmbedlogError,
+    InvalidRecordError,
+    InvalidTimestampError,
     InvalidTopicError,
     RecordTooLargeError,
     StorageError,
@@ -37,6 +39,7 @@ from embedlog.errors import (
 )
 from embedlog.format import compression, record_batch
 from embedlog.partition.log_context import Appended, AppendProgress
+from embedlog.producer import topic_judgement
 from embedlog.producer.attempts import SLICE_NS, Attempt, too_late
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
@@ -94,7 +97,8 @@ class Sender:
         """The target of a topic, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         if is_internal(check_name(topic)):
             raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
-        count = self._engine.partition_count(topic)
+        present = self._engine.topic(topic)
+        count = present.partitions
         with self._lock:
             found = self.topic_targets.get(topic)
             if found is None:
@@ -102,6 +106,9 @@ class Sender:
                 found = TopicTarget(topic, config, self._settings, rows)
                 found.take_queues(self._removed_targets.pop(topic, []))
                 self.topic_targets[topic] = found
+            elif present is not found.topic:
+                found = self._updated(found)
+            found.topic = present
             if found.route is None or found.partition_count < count:
                 found.grow(count, list(self._engine.topic(topic).here))
                 self._targets.update((target.queue, target) for target in found.targets)
@@ -128,12 +135,22 @@ class Sender:
             elif changed:
                 self._reconfigure(topic_target, config)
 
-    def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> None:
+    def _updated(self, topic_target: TopicTarget) -> TopicTarget:
+        """The target with the settings that the topics of the log have now. REQUIRES the lock."""
+        config = self._engine.topic_config(topic_target.name)
+        if config == topic_target.registered:
+            return topic_target
+        topic_target.registered = config
+        return self._reconfigure(topic_target, config)
+
+    def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> TopicTarget:
         """Use the topic's new settings for later records, with the existing queues."""
         fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
+        fresh.registered = topic_target.registered
         fresh.take_queues(topic_target.targets)
         fresh.grow(topic_target.partition_count)
         self.topic_targets[topic_target.name] = fresh
+        return fresh
 
     # ---- on the producer's thread ----------------------------------------------------------------
 
@@ -248,6 +265,7 @@ class Sender:
     def _append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         self._locate(target)
         try:
+            self._judge(target, attempt)
             return self.appender.append(target, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted: a topic created again with the same name is the intended one
@@ -255,7 +273,19 @@ class Sender:
             if fresh is target.partition:
                 raise
             target.partition, attempt.progress = fresh, AppendProgress(attempt.run, attempt.progress.expected_offset)
+            self._judge(target, attempt)
             return self.appender.append(target, attempt, deadline_ns)
+
+    def _judge(self, target: QueueTarget, attempt: Attempt) -> None:
+        """Judge the records by the topic's present settings, unless a part of them may be in the log already.
+
+        Raises InvalidRecordError, InvalidTimestampError, UnknownTopicOrPartitionError.
+        """
+        if attempt.tries > 1 or attempt.progress.pieces:
+            return
+        topic = target.topic_target.name
+        partition = self._engine.partition(topic, target.queue.partition)
+        topic_judgement.check_batches(partition.config, topic, attempt.batches)
 
     def _locate(self, target: QueueTarget) -> None:
         if target.partition is None:
@@ -278,6 +308,10 @@ class Sender:
     def _not_written(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Decide after a failed attempt: retry now, retry later, or fail."""
         splits = not attempt.rebuilt and attempt.progress.expected_offset is None
+        is_refused = isinstance(error, InvalidRecordError | InvalidTimestampError)
+        if is_refused and len(attempt.batches) > 1:  # nothing was written yet: the other batches may be in order
+            target.attempt, target.single_batches = None, len(attempt.batches)
+            return
         if isinstance(error, RecordTooLargeError) and splits:  # nothing was written yet
             if len(attempt.batches) > 1:
                 target.attempt, target.single_batches = None, len(attempt.batches)

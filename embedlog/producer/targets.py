@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.log_context import DirectTarget
     from embedlog.producer.attempts import Attempt
+    from embedlog.topic import Topic
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
 PACKED_BYTES_MAX = 64 << 10  # a larger batch is compressed by the producer's thread: that takes longer than its wake-up
@@ -85,7 +86,7 @@ class QueueTarget:
         elif self.direct != (id(writer), id(config), id(direct)):
             self.direct = (id(writer), id(config), id(direct))
             append, raw = direct.addresses
-            limits = config.flush_ms, config.batch_limit
+            limits = config.flush_ms, config.batch_limit, "compact" in config.cleanup_policy
             packer, codec, most = self._packing(plain_max)
             self.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers, packer, codec, most)
             self.followed = followers is not None
@@ -114,6 +115,8 @@ class TopicTarget:
     def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
         self.name = name
         self.config = config
+        self.registered = config  # as the topics of the log had it at the last call
+        self.topic: Topic | None = None  # at the last call
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)

@@ -33,9 +33,9 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     unsigned long long append, raw;
     PyObject *packer;
     long long flush_ms, batch_bytes_max, packed_max;
-    int codec;
-    if (!PyArg_ParseTuple(args, "OOOOKKLLOOiL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
-                          &batch_bytes_max, &followers, &packer, &codec, &packed_max))
+    int codec, keys_required;
+    if (!PyArg_ParseTuple(args, "OOOOKKLLpOOiL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
+                          &batch_bytes_max, &keys_required, &followers, &packer, &codec, &packed_max))
         return NULL;
     if (followers == Py_None) followers = NULL;
     if (followers && !followers_valid(followers)) {
@@ -57,6 +57,7 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     self->together = followers ? (el_together *)(uintptr_t)raw : NULL;
     self->flush_ns = flush_ms > INT64_MAX / 1000000 ? INT64_MAX : flush_ms * 1000000;
     self->batch_bytes_max = batch_bytes_max;
+    self->keys_required = keys_required;
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) Py_XDECREF(before[i]); /* last: the queue is complete */
     Py_RETURN_NONE;
 }
@@ -113,6 +114,7 @@ static int queue_usual(const el_queue *queue, const el_producer_batch *batch) {
     int ahead = 0;
     for (const el_producer_batch *each = queue->first; each; each = each->next) {
         if (each->run || each->state == EL_TAKEN || each->size > queue->batch_bytes_max || ++ahead > BATCHES_MAX) return 0;
+        if (queue->keys_required && each->keyless) return 0; /* judged by older settings of the topic */
         if (each == batch) return 1;
     }
     return 0;

@@ -102,6 +102,7 @@ struct el_producer_batch {
     uint8_t *data;               /* EL_HEADER_SIZE free bytes, then records */
     int64_t size, capacity;
     int64_t base_timestamp, max_timestamp, min_timestamp;
+    int keyless; /* whether a record has no key: a topic that has become compacted meanwhile refuses the batch */
     int64_t opened_ns;           /* monotonic */
     int64_t base_offset, append_time_ms;
     PyObject *run;               /* encoded by send_batch, instead of data */
@@ -149,6 +150,7 @@ struct el_queue {
     int64_t checked_ns;          /* last write or check by the producer's thread */
     int64_t flush_ns;            /* upper bound of unsynced time; later the thread must sync */
     int64_t batch_bytes_max;     /* the thread rejects larger batches */
+    int keys_required;           /* the thread rejects batches with a record without a key */
     PyObject *target, *mutex, *writer, *config, *followers, *packer; /* for inline appends; NULL: disabled, no followers, not compressed */
     el_append_call append; el_writer *raw; /* of the other extension: Python passes both addresses */
     el_together_call append_together; el_together *together; /* the same with followers */

@@ -126,6 +126,7 @@ static void batch_write(el_queue *queue, el_producer_batch *batch, const el_item
     batch->count++;
     if (item->timestamp_ms > batch->max_timestamp) batch->max_timestamp = item->timestamp_ms;
     if (item->timestamp_ms < batch->min_timestamp) batch->min_timestamp = item->timestamp_ms;
+    if (item->key_size < 0) batch->keyless = 1;
     queue->queued_bytes += whole;
     el_store(queue->accumulator->memory_used, queue->accumulator->memory_used + whole);
     queue->accumulator->record_count++;
@@ -269,7 +270,8 @@ static PyMethodDef queue_methods[] = {
     {"leave", EL_ALONE(queue_leave), METH_NOARGS, "Leaves the queue."},
     {"rest", EL_ALONE(queue_rest), METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
     {"open_direct", (PyCFunction)(void (*)(void))EL_ALONE(el_open_direct), METH_VARARGS,
-     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max, followers): enables\n"
+     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max,\n"
+     "keys_required, followers, packer, codec, packed_max): enables\n"
      "inline appends. followers: None, or a tuple of (partition, mutex, writer), with the addresses of el_append_together."},
     {"collect_inline", EL_ALONE(el_collect_inline), METH_NOARGS,
      "collect_inline() -> metrics of inline appends since the last call, None if there were none: batches, records, bytes, largest batch,\n"

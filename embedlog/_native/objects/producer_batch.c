@@ -220,6 +220,8 @@ static PyGetSetDef batch_fields[] = {
     EL_FIELD(run, T_OBJECT, el_producer_batch, "The run that send_batch encoded, or None."),
     EL_FIELD(base_offset, T_LONGLONG, el_producer_batch, "Offset of the first record, or -1."),
     EL_FIELD(max_timestamp, T_LONGLONG, el_producer_batch, "Largest timestamp."),
+    EL_FIELD(min_timestamp, T_LONGLONG, el_producer_batch, "Smallest timestamp."),
+    EL_FIELD(keyless, T_INT, el_producer_batch, "1 if a record has no key, else 0."),
     {"done", EL_ALONE(batch_get_done), NULL, "Whether it is settled.", NULL},
     {"opened", batch_get_opened, NULL, "Time of its first record on the monotonic clock, in seconds.", NULL},
     {"body", EL_ALONE(batch_get_body), NULL, "A copy of its records section.", NULL},

@@ -1,0 +1,64 @@
+"""Judges records by the settings of their topic.
+
+A record is judged twice. The call that sends it judges it by the settings that the producer knows, so that most mistakes are
+reported at once. The append judges it by the topic's settings of that moment: they may have changed since the call, by this
+process or by another one, and the topic may have been deleted and created anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from embedlog._native import system
+from embedlog.errors import InvalidRecordError, InvalidTimestampError
+from embedlog.format import record_batch
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import ProducerBatch
+    from embedlog.config.topic import TopicConfig
+    from embedlog.format.record_batch import EncodedRun
+
+
+def keyless(topic: str) -> InvalidRecordError:
+    """The error for a record without a key in a compacted topic."""
+    return InvalidRecordError(f"{topic} is compacted: every record needs a key")
+
+
+def check_times(config: TopicConfig, topic: str, earliest_ms: int, latest_ms: int) -> None:
+    """Raises InvalidTimestampError for times outside the topic's window around now."""
+    if config.message_timestamp_type != "CreateTime":
+        return
+    now_ms = system.wall_ms()
+    least = max(0, now_ms - config.message_timestamp_before_max_ms)
+    most = now_ms + config.message_timestamp_after_max_ms
+    for time_ms in (earliest_ms, latest_ms):
+        if not least <= time_ms <= most:
+            raise InvalidTimestampError(
+                f"the timestamp is too far from now for {topic}", expected=f"{least} to {most}", found=time_ms
+            )
+
+
+def check_batches(config: TopicConfig, topic: str, batches: list[ProducerBatch]) -> None:
+    """Judge the batches of an append by the present settings of the topic.
+
+    A batch of single records knows whether one of them has no key, and their times. The rows of a `send_batch` were judged by
+    the settings that their run names: they are decoded and judged again only if the settings are others now.
+
+    Raises InvalidRecordError, InvalidTimestampError.
+    """
+    for batch in batches:
+        run = batch.run
+        if run is None:
+            if batch.keyless and config.compacted:
+                raise keyless(topic)
+            check_times(config, topic, batch.min_timestamp, batch.max_timestamp)
+        elif run.settings is not config and run.settings != config:
+            _check_run(config, topic, run.encoded)
+
+
+def _check_run(config: TopicConfig, topic: str, run: EncodedRun) -> None:
+    for rows in record_batch.decode_parts(run.buffer, run.batches, columns=("key", "timestamp")):
+        if config.compacted and rows.keys is not None and any(key is None for key in rows.keys):
+            raise keyless(topic)
+        if rows.count and rows.timestamps is not None:
+            check_times(config, topic, int(rows.timestamps.min()), int(rows.timestamps.max()))
