@@ -113,6 +113,12 @@ $(VENV)/.connect: $(VENV)/.built
 	    || $(call fail,pip cannot install the dependencies of Spark Connect: see $(VENV)/install.txt)
 	@touch $@
 
+# The oldest pyspark that the extra `spark` admits: a directory that the tests put in front of the installed one.
+build/pyspark-oldest/.built: $(VENV)/.built
+	@! command -v java >/dev/null || $(PIP) --upgrade --target $(@D) 'pyspark~=4.1.0' >$(VENV)/install.txt 2>&1 \
+	    || $(call fail,pip cannot install the oldest pyspark: see $(VENV)/install.txt)
+	@mkdir -p $(@D) && touch $@
+
 # The tools of the documentation site. They are fetched once; the build itself needs no network.
 $(VENV)/.docs: $(VENV)/.built pyproject.toml
 	@$(TEST_BUILD) $(PIP) --no-build-isolation -e '.[docs]' >$(VENV)/install.txt 2>&1 \
@@ -140,7 +146,7 @@ test-kafka: install
 	@for version in $(KAFKAS); do echo "=== Kafka $$version"; \
 	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(PYTEST) -m kafka $(ARGS) $(OR_KEPT); done
 
-test-spark: install $(VENV)/.connect
+test-spark: install $(VENV)/.connect build/pyspark-oldest/.built
 	@command -v java >/dev/null || $(call fail,no java on the path: Spark needs Java 17)
 	@$(IN_MEMORY) $(PYTEST) -m spark $(ARGS) $(OR_KEPT)
 
@@ -220,7 +226,7 @@ FUZZ_RUNS ?= 10000000
 fuzz: install
 	@FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/python tests/native/fuzz/drive.py
 
-test-slow: install $(VENV)/.connect $(VENV)/.docs
+test-slow: install $(VENV)/.connect $(VENV)/.docs build/pyspark-oldest/.built
 	@$(IN_MEMORY) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)
 	@for version in $(wordlist 2,9,$(KAFKAS)); do echo "=== Kafka $$version"; \
 	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(WITHIN) 60m $(PYTEST) -m 'kafka and not faults' $(ARGS) $(OR_KEPT); done

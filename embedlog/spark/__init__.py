@@ -21,6 +21,7 @@ from typing import Any
 import embedlog
 from embedlog.spark import read_options, read_plan
 from embedlog.spark.read_options import DEFAULT_COLUMNS, SPLIT_BYTES
+from embedlog.spark.versions import require_pyspark
 
 __all__ = ["register", "scan"]
 
@@ -28,11 +29,10 @@ ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def register(spark: Any) -> None:
-    """Register `format("embedlog")` with this session. Raises MissingExtraError without pyspark."""
-    try:
-        from pyspark_embedlog import DefaultSource
-    except ImportError as missing:
-        raise embedlog.MissingExtraError("the Spark source needs pyspark 4.1 or newer", extra="spark") from missing
+    """Register `format("embedlog")` with this session. Raises MissingExtraError without pyspark, or with one that is too old."""
+    require_pyspark("the Spark source needs")
+    from pyspark_embedlog import DefaultSource
+
     spark.dataSource.register(DefaultSource)
 
 
@@ -62,10 +62,7 @@ def scan(
 
     Raises MissingExtraError, UnknownTopicOrPartitionError, ConfigError, StorageError.
     """
-    try:
-        import pyspark  # noqa: F401
-    except ImportError as missing:
-        raise embedlog.MissingExtraError("the Spark source needs pyspark 4.1 or newer", extra="spark") from missing
+    require_pyspark("the Spark source needs")
     names = DEFAULT_COLUMNS if columns is None else read_options.checked_columns(tuple(columns))
     asked = read_options.Settings(
         directory=read_options.directory_of(directory),

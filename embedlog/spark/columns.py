@@ -104,10 +104,21 @@ def struct_of(names: Sequence[str]) -> Any:
 
 
 def arrow_schema(struct: Any) -> Any:
-    """Spark's own translation of a schema. Raises MissingExtraError without pyarrow."""
-    try:
-        from pyspark.sql.pandas.types import to_arrow_schema
+    """The Arrow schema that Spark requires for these columns of the source. Raises MissingExtraError without pyarrow.
 
-        return to_arrow_schema(struct, timezone="UTC")
+    pyspark's own function for this is not public, and its arguments differ from version to version.
+    """
+    try:
+        import pyarrow
     except ImportError as missing:
         raise embedlog.MissingExtraError("the Spark source needs pyarrow, on the executors too", extra="spark") from missing
+    header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+    kinds = {
+        "BINARY": pyarrow.binary(),
+        "STRING": pyarrow.string(),
+        "INT": pyarrow.int32(),
+        "BIGINT": pyarrow.int64(),
+        "TIMESTAMP": pyarrow.timestamp("us", tz="UTC"),
+        "ARRAY<STRUCT<key: STRING, value: BINARY>>": pyarrow.list_(pyarrow.field("element", header)),
+    }
+    return pyarrow.schema([pyarrow.field(field.name, kinds[COLUMNS[field.name]], nullable=field.nullable) for field in struct])

@@ -1,28 +1,30 @@
 """Defines and checks the options of the Spark source: those of Spark's Kafka source, and a few more.
 
-SPARKREADOPTION-1  option names and values are case-insensitive; an unknown name is refused with the nearest known one, a `kafka.`
-    name with the reason
+SPARKREADOPTION-1  option names and values are case-insensitive (`option_names`)
 SPARKREADOPTION-2  all checks run when the options are parsed, before Spark starts a task
 SPARKREADOPTION-3  of several start options the most specific one applies, as in Spark's Kafka source
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import embedlog
+from embedlog.spark.option_names import SINK_ONLY, is_table, named
 
 logger = logging.getLogger("embedlog.spark")
 
 EARLIEST, LATEST = "earliest", "latest"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)", re.DOTALL)
 Directory = str | tuple[str, ...]  # several: the directories of a set
 Offset = int | str  # a number, "earliest" or "latest"
 
@@ -51,6 +53,14 @@ class Option(NamedTuple):
 
 
 # ---- parsers of values -----------------------------------------------------------------------------------------------
+
+
+def missing_path(call: str, query: str) -> embedlog.ConfigError:
+    """The error of a load or save without a directory; `query` is the same in SQL."""
+    return embedlog.ConfigError(
+        f"path: the log directory is missing: {call}; Spark passes the options of a table in its catalog to no query,"
+        f" so a query names them: {query}, or the table is a temporary view"
+    )
 
 
 def refuse(name: str, expected: str, found: object) -> embedlog.ConfigError:
@@ -258,30 +268,7 @@ OPTIONS: dict[str, Option] = {
 }  # fmt: skip
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _BY_LOWER |= {f"kafka.{name}": name for name in ("isolation.level", "group.id")}
-RENAMED = {  # names of other calls and options, in lower case
-    "topic": "subscribe", "topics": "subscribe", "topicspattern": "subscribePattern", "pattern": "subscribePattern",
-    "partitions": "assign", "directory": "path",
-    "startoffset": "startingOffsets", "endoffset": "endingOffsets", "auto.offset.reset": "startingOffsets",
-    "kafka.auto.offset.reset": "startingOffsets", "starttime": "startingTimestamp", "endtime": "endingTimestamp",
-}  # fmt: skip
-ELSEWHERE = {  # of Spark's Kafka source, without a meaning here
-    "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix",
-}  # fmt: skip
-
-
-def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, owner: str = "source") -> str:
-    """The canonical name of an option; `known` maps lower-case names. Raises ConfigError with the nearest name."""
-    name = known.get(given.lower())
-    if name is not None:
-        return name
-    if given.lower() == "paths":  # Spark's name of several arguments of `load`, in JSON
-        return "path"
-    meant = RENAMED.get(given.lower(), "").lower()
-    if meant not in known and (given.lower().startswith("kafka.") or given.lower() in ELSEWHERE):
-        raise embedlog.ConfigError(f"{given}: this source has no broker and no client to configure: remove the option")
-    near = [meant] if meant in known else difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
-    hint = f"; did you mean {known[near[0]]}?" if near else ""
-    raise embedlog.ConfigError(f"{given}: unknown option of the embedlog {owner}{hint}")
+_SINK = {name.lower() for name in SINK_ONLY}
 
 
 @dataclass(frozen=True)
@@ -307,21 +294,37 @@ class Settings:
     group_id: str = ""
 
 
+def schema_columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a `load()`, or of a table that is created: its queries name path and topics again. Raises ConfigError."""
+    if not is_table(given):
+        return parse(given, stream=None).columns
+    texts = named(given, _BY_LOWER, _SINK, "source")
+    return _chosen_columns({name: OPTIONS[name].read(name, text) for name, text in texts.items()})
+
+
+def _chosen_columns(values: Mapping[str, Any]) -> tuple[str, ...]:
+    headers = ("headers",) if values.get("includeHeaders", False) else ()
+    columns: tuple[str, ...] = values.get("columns", DEFAULT_COLUMNS + headers)
+    return columns
+
+
 def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
     """Checked settings from Spark's options; `stream` is None if the kind of query is not known yet. Raises ConfigError."""
-    values: dict[str, Any] = {}
-    for key, text in given.items():
-        name = canonical(key)
-        if stream and not OPTIONS[name].stream:
-            raise embedlog.ConfigError(f"{name}: a stream has no end")
-        if stream is False and not OPTIONS[name].batch:
-            logger.warning("%s has no effect in a batch", name)
-        values[name] = OPTIONS[name].read(name, str(text))
+    texts = named(given, _BY_LOWER, _SINK, "source")
+    ends = [name for name in texts if not OPTIONS[name].stream]
+    if stream and ends:
+        raise embedlog.ConfigError(f"{', '.join(ends)}: a stream has no end")
+    limits = [name for name in texts if not OPTIONS[name].batch]
+    if stream is False and limits:
+        logger.warning("%s: no effect in a batch", ", ".join(limits))
+    values = {name: OPTIONS[name].read(name, text) for name, text in texts.items()}
     if not values.get("path", "").strip():
-        raise embedlog.ConfigError("path: the log directory is missing: .load(directory)")
+        raise missing_path(".load(directory)", "SELECT … FROM name WITH (path = '…', subscribe = '…')")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(chosen) != 1:
         found = " and ".join(chosen) or "none of them"
+        if not chosen and any(name.lower() == "topic" for name in given):
+            found += "; topic is an option of the sink: did you mean subscribe?"
         raise embedlog.ConfigError(
             "the topics are missing or ambiguous", expected="exactly one of subscribe, subscribePattern, assign", found=found
         )
@@ -334,7 +337,6 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
     most, least = values.get("maxOffsetsPerTrigger", 0), values.get("minOffsetsPerTrigger", 0)
     if most and least > most:
         raise embedlog.ConfigError("minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least)
-    headers = ("headers",) if values.get("includeHeaders", False) else ()
     return Settings(
         directory=directory_of(values["path"]),
         subscribe=tuple(dict.fromkeys(values.get("subscribe", ()))),
@@ -343,7 +345,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
         start=start or Bound(LATEST if stream else EARLIEST),
         end=end or Bound(LATEST),
         late_is_error=values.get("startingOffsetsByTimestampStrategy") == "error",
-        columns=values.get("columns", DEFAULT_COLUMNS + headers),
+        columns=_chosen_columns(values),
         min_partitions=values.get("minPartitions", 0),
         max_records=values.get("maxRecordsPerPartition", 0),
         max_bytes=values.get("maxBytesPerPartition", SPLIT_BYTES),
@@ -388,4 +390,11 @@ def first_of(directory: Directory) -> str:
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path)
+    """The absolute form of a path, or of a `file:` URL with its escapes. Raises ConfigError for another URL."""
+    url = _URL.match(path)
+    if url is None:
+        return os.path.abspath(path)
+    scheme, host, below = url.groups(default="")
+    if scheme.lower() != "file" or host not in ("", "localhost"):
+        raise embedlog.ConfigError("path: not a local path", expected="a path, or a file: URL of this machine", found=path)
+    return os.path.abspath(unquote(below))

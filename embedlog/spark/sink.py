@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import embedlog
 from embedlog.spark import staging, transactional_write
@@ -22,13 +21,16 @@ from embedlog.spark.error_reports import without_internal_frames
 from embedlog.spark.read_options import all_of, first_of
 from embedlog.spark.staging import Staged, StagingArea
 from embedlog.spark.transactional_write import WriteId
+from embedlog.spark.versions import require_pyspark
 from embedlog.spark.write_options import WriteSettings, parse_write
 from embedlog.spark.write_task import Task, sink_columns
 
-try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError as missing:
-    raise embedlog.MissingExtraError("writing needs pyspark 4.1 or newer", extra="spark") from missing
+require_pyspark("writing needs")
+from pyspark.sql.datasource import (  # noqa: E402 (older versions lack them)
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
 
 @dataclass
@@ -47,7 +49,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
         self._settings, self._overwrite = settings, overwrite
-        self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
+        self._places = _places(settings, struct)
         self._area = staging.staging_area(settings.staging, f"job-{secrets.token_hex(8)}")
 
     @without_internal_frames
@@ -69,7 +71,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, settings: WriteSettings, struct: Any) -> None:
         self._settings = settings
-        self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
+        self._places = _places(settings, struct)
         self._driver = staging.driver_name()
 
     def _area(self, query: str) -> StagingArea:
@@ -94,6 +96,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
         staging.discard(each.path for each in _staged(messages) if each.path)
+
+
+def _places(settings: WriteSettings, struct: Any) -> dict[str, int]:
+    return sink_columns(struct, topic=settings.topic, headers=settings.headers, timestamp=settings.timestamp)
 
 
 def _task() -> int:

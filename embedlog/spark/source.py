@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
-
 import embedlog
 from embedlog.spark import read_plan
 from embedlog.spark.columns import arrow_schema, struct_of
 from embedlog.spark.error_reports import without_internal_frames
-from embedlog.spark.read_options import COLUMNS, Settings, parse
+from embedlog.spark.read_options import COLUMNS, Settings, parse, schema_columns
 from embedlog.spark.read_task import read
+from embedlog.spark.versions import require_pyspark
+
+require_pyspark("the Spark source needs")
+from pyspark.sql.datasource import DataSourceReader, InputPartition  # noqa: E402 (older versions lack them)
+from pyspark.sql.types import StructType  # noqa: E402
 
 
 @without_internal_frames
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The columns of a `load()`, for batches and streams alike. Raises ConfigError."""
-    return struct_of(parse(options, stream=None).columns)
+    return struct_of(schema_columns(options))
 
 
 def check_schema(given: StructType) -> None:

@@ -11,18 +11,16 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-import embedlog
 from embedlog.spark.columns import arrow_schema
 from embedlog.spark.error_reports import without_internal_frames
 from embedlog.spark.read_options import Settings, parse
 from embedlog.spark.read_task import read
 from embedlog.spark.source import check_schema
 from embedlog.spark.stream_offsets import StreamOffsets
+from embedlog.spark.versions import OLDEST_FOR_STREAMS, require_pyspark
 
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError as missing:
-    raise embedlog.MissingExtraError("streams from a log need pyspark 4.2 or newer", extra="spark") from missing
+require_pyspark("streams from a log need", OLDEST_FOR_STREAMS)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow  # noqa: E402
 
 EVERYTHING = 2**62  # rows; distinguishes options without a limit from a trigger without limits
 

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
+from embedlog.spark.option_names import named
 from embedlog.spark.read_options import (
+    OPTIONS,
     Directory,
     Option,
     all_of,
     boolean,
-    canonical,
     directory_of,
     first_of,
+    missing_path,
     one_of,
     plain,
     refuse,
@@ -70,6 +72,10 @@ WRITE_OPTIONS: dict[str, Option] = {
         " not above the last one is a repetition and writes nothing.",
     ),
     "includeHeaders": Option(boolean, True, True, "true", "Whether the column `headers` is written if it exists."),
+    "timestamp": Option(
+        boolean, True, True, "false",
+        "Whether the column `timestamp` gives the records their time, as in a copy of a topic; null is the time of the write.",
+    ),
     "partitioner": Option(
         _partitioner, True, True, "murmur2", "Chooses partitions of rows without a number in the column: `murmur2` of the key"
         " as Kafka's clients do, `roundrobin`, `random`, or `module:callable` of (key, all partitions, available partitions).",
@@ -85,6 +91,7 @@ WRITE_OPTIONS: dict[str, Option] = {
         "Directory for rows until the job commits; visible to driver and executors, outside of any log directory.",
     ),
 }  # fmt: skip
+_SOURCE = {name.lower() for name in OPTIONS} | {"kafka.isolation.level", "kafka.group.id"}
 SPARKS_OWN = ("checkpointLocation", "queryName")  # options that Spark passes on to the sink
 _BY_LOWER = {name.lower(): name for name in (*WRITE_OPTIONS, *SPARKS_OWN)} | {"kafka.compression.type": "compression.type"}
 
@@ -99,6 +106,7 @@ class WriteSettings:
     transactional_id: str = ""
     batch_id: int = 0
     headers: bool = True
+    timestamp: bool = False
     partitioner: str = "murmur2"
     compression: str = "none"
     shared: str = "no"
@@ -117,16 +125,13 @@ class WriteSettings:
 
 def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
     """Checked settings from Spark's options. Raises ConfigError."""
-    values: dict[str, Any] = {}
-    for key, found in given.items():
-        name = canonical(key, _BY_LOWER, "sink")
-        if name in SPARKS_OWN:
-            continue
-        if stream and not WRITE_OPTIONS[name].stream:
-            raise embedlog.ConfigError(f"{name}: Spark numbers the batches of a stream")
-        values[name] = WRITE_OPTIONS[name].read(name, str(found))
+    texts = named(given, _BY_LOWER, _SOURCE, "sink")
+    numbers = [name for name in texts if name in WRITE_OPTIONS and not WRITE_OPTIONS[name].stream]
+    if stream and numbers:
+        raise embedlog.ConfigError(f"{', '.join(numbers)}: Spark numbers the batches of a stream")
+    values = {name: WRITE_OPTIONS[name].read(name, text) for name, text in texts.items() if name not in SPARKS_OWN}
     if not values.get("path", "").strip():
-        raise embedlog.ConfigError("path: the log directory is missing: .save(directory) or .start(directory)")
+        raise missing_path(".save(directory) or .start(directory)", "INSERT INTO name WITH (path = '…', topic = '…') …")
     if "batchId" in values and "transactionalId" not in values:
         raise embedlog.ConfigError("batchId needs a transactionalId")
     directory = directory_of(values["path"])
@@ -137,6 +142,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
         transactional_id=values.get("transactionalId", ""),
         batch_id=values.get("batchId", 0),
         headers=values.get("includeHeaders", True),
+        timestamp=values.get("timestamp", False),
         partitioner=values.get("partitioner", "murmur2"),
         compression=values.get("compression.type", "none"),
         shared=values.get("shared", "no"),

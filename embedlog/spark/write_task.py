@@ -1,9 +1,10 @@
 """Checks the rows of a write task and stages them in a file.
 
-SPARKWRITETASK-1  the columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic`, `partition`;
-    other columns are ignored
+SPARKWRITETASK-1  the columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic`, `partition`,
+    and with the option also `timestamp`; other columns are ignored
 SPARKWRITETASK-2  errors of a single row are raised here, with its task and number: no topic, a negative partition, a header
-    without a key. Limits that depend on the topic are recorded (`Facts`) and checked before the first byte goes to the log
+    without a key, a time before 1970. Limits that depend on the topic are recorded (`Facts`) and checked before the first byte
+    goes to the log
 SPARKWRITETASK-3  each batch of a file contains one topic, in the order of the rows; batches have about `PIECE_BYTES`
 """
 
@@ -17,9 +18,16 @@ import embedlog
 from embedlog.spark.read_options import COLUMNS
 from embedlog.spark.staging import Facts, Staged, StagingArea
 
-SINK_COLUMNS = ("key", "value", "headers", "topic", "partition")
+SINK_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 STRING_OR_BINARY = ("string", "binary")
-KINDS = {"key": STRING_OR_BINARY, "value": STRING_OR_BINARY, "topic": ("string",), "partition": ("int",), "headers": ("headers",)}
+KINDS = {
+    "key": STRING_OR_BINARY,
+    "value": STRING_OR_BINARY,
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("headers",),
+    "timestamp": ("timestamp",),
+}
 PIECE_BYTES = 8 << 20
 PIECE_ROWS = 1 << 17
 RECORD_OVERHEAD = 61 + 21  # of a record alone in its batch, without key, value and headers
@@ -27,12 +35,12 @@ HEADER_OVERHEAD = 10
 TOPIC = b"topic"
 
 
-def sink_columns(struct: Any, *, topic: str, headers: bool) -> dict[str, int]:
+def sink_columns(struct: Any, *, topic: str, headers: bool, timestamp: bool = False) -> dict[str, int]:
     """The positions of the sink's columns in the rows. Raises ConfigError for an unsuitable schema."""
     places: dict[str, int] = {}
     for at, field in enumerate(struct.fields):
         name = field.name.lower()
-        if name not in SINK_COLUMNS:
+        if name not in SINK_COLUMNS or (name == "timestamp" and not timestamp):
             continue
         if name in places:
             raise embedlog.ConfigError(f"schema: two columns {name}", expected="one", found=field.name)
@@ -145,6 +153,8 @@ class Task:
             self._check_headers(topic, part.column("headers"), numbers)
         if "partition" in names:
             self._inspect_partitions(facts, topic, part.column("partition"), numbers)
+        if "timestamp" in names:
+            self._check_timestamps(topic, part.column("timestamp"), numbers)
         _inspect_sizes(facts, part, names, numbers)
 
     @staticmethod
@@ -181,6 +191,17 @@ class Task:
             )
         if bounds["max"] > facts.partition:
             facts.partition, facts.partition_row = bounds["max"], numbers[pc.index(column, bounds["max"]).as_py()]
+
+    def _check_timestamps(self, topic: str, column: Any, numbers: _Numbers) -> None:
+        import pyarrow.compute as pc
+
+        earliest = pc.min(column)
+        if earliest.is_valid and earliest.value < 0:
+            row = numbers[pc.index(column, earliest).as_py()]
+            raise embedlog.InvalidTimestampError(
+                f"{self._place(row)}: a time that no record of topic {topic} can have",
+                expected="1970 or later, or null", found=str(earliest),
+            )  # fmt: skip
 
 
 class _Numbers:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.spark.option_names import SINK_ONLY
 from embedlog.spark.read_options import (
     COLUMNS,
     DEFAULT_COLUMNS,
@@ -18,7 +19,9 @@ from embedlog.spark.read_options import (
     checked_columns,
     directory_of,
     parse,
+    schema_columns,
 )
+from embedlog.spark.write_options import SPARKS_OWN, WRITE_OPTIONS, parse_write
 
 BASE = {"path": "data", "subscribe": "a"}
 
@@ -91,7 +94,7 @@ def test_a_wrong_value_is_refused_by_its_option(option: str, text: str) -> None:
     [
         ("startingOfsets", "did you mean startingOffsets"), ("minpartition", "did you mean minPartitions"),
         ("isolationLevel", "did you mean isolation.level"), ("zebra", "unknown option of the embedlog source$"),
-        ("kafka.bootstrap.servers", "this source has no broker"), ("kafkaConsumer.pollTimeoutMs", "remove the option"),
+        ("kafka.bootstrap.servers", "the source has no broker"), ("kafkaConsumer.pollTimeoutMs", "remove the option"),
         ("fetchOffset.numRetries", "remove the option"), ("logPath", "unknown option"),
     ],
 )  # fmt: skip
@@ -133,9 +136,21 @@ def test_columns_are_spelled_as_spark_does() -> None:
     assert parse(BASE | {"columns": "offset, Value"}, stream=False).columns == ("offset", "value")
 
 
-@pytest.mark.parametrize(("given", "path"), [("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("file:/a", "/a"), ("/a/../b/", "/b")])
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("file:/a", "/a"), ("/a/../b/", "/b"), ("file:///a%20b", "/a b"),
+        ("file://localhost/a", "/a"), ("/a%20b", "/a%20b"), ("/a/b:c", "/a/b:c"),
+    ],
+)  # fmt: skip
 def test_a_directory_may_be_a_file_address(given: str, path: str) -> None:
     assert directory_of(given) == path
+
+
+@pytest.mark.parametrize("given", ["hdfs://nn/x", "s3a://bucket/x", "dbfs:/x", "file://host/x", '["/a", "hdfs://nn/x"]'])
+def test_a_path_on_no_local_disk_is_refused_as_that(given: str) -> None:
+    with pytest.raises(embedlog.ConfigError, match="path: not a local path"):
+        parse({"path": given, "subscribe": "a"}, stream=False)
 
 
 def test_every_option_says_what_it_means() -> None:
@@ -154,8 +169,58 @@ def test_a_bound_that_is_no_offset(value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("topic", "subscribe"), ("Topics", "subscribe"), ("pattern", "subscribePattern"), ("startTime", "startingTimestamp")],
+    [("Topics", "subscribe"), ("pattern", "subscribePattern"), ("startTime", "startingTimestamp")],
 )
 def test_a_name_of_another_call_is_explained(given: str, meant: str) -> None:
     with pytest.raises(embedlog.ConfigError, match=rf"{given}: unknown option of the embedlog source; did you mean {meant}\?"):
         parse({"path": "d", given: "a"}, stream=False)
+
+
+# ---- options of others -----------------------------------------------------------------------------------------------
+
+PORTED = {
+    "path": "d", "subscribe": "a", "kafka.bootstrap.servers": "h:9092", "kafkaconsumer.polltimeoutms": "1",
+    "kafka.security.protocol": "SSL", "zebra": "1", "startofset": "1",
+}  # fmt: skip
+
+
+def test_all_refused_options_of_a_ported_program_are_in_one_error() -> None:
+    with pytest.raises(embedlog.ConfigError) as refused:
+        parse(PORTED, stream=False)
+    for name in ("kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs", "kafka.security.protocol", "zebra", "startofset"):
+        assert name in str(refused.value)
+
+
+def test_the_options_of_the_other_direction_are_known() -> None:
+    own = {name.lower() for name in (*WRITE_OPTIONS, *SPARKS_OWN)} - {name.lower() for name in OPTIONS}
+    assert {name.lower() for name in SINK_ONLY} == own | {"kafka.compression.type"}
+    both = {name.lower(): "1" for name in SINK_ONLY} | BASE
+    assert parse(both, stream=False) == parse(BASE, stream=False)
+    sink = {"path": "data", "topic": "a"}
+    source = {name: "no value of it" for name in OPTIONS if name not in WRITE_OPTIONS}
+    assert parse_write(source | {"kafka.group.id": "g"} | sink, stream=True) == parse_write(sink, stream=True)
+
+
+def test_a_topic_without_a_subscription_is_explained() -> None:
+    with pytest.raises(embedlog.ConfigError, match=r"topic is an option of the sink: did you mean subscribe\?"):
+        parse({"path": "d", "topic": "a"}, stream=False)
+
+
+def test_the_properties_of_a_table_are_no_options() -> None:
+    table = {
+        "location": "file:/data", "provider": "embedlog", "owner": "root", "external": "true", "comment": "hello", "my.own": "1",
+        "path": "file:/data", "subscribe": "t", "option.subscribe": "t",
+    }  # fmt: skip
+    assert parse(table, stream=None).subscribe == ("t",)
+    assert schema_columns(table | {"columns": "value", "option.columns": "value"}) == ("value",)
+    assert schema_columns({"provider": "embedlog", "owner": "root"}) == DEFAULT_COLUMNS
+    with pytest.raises(embedlog.ConfigError, match="subscrib: unknown option"):
+        parse(table | {"subscrib": "t", "option.subscrib": "t"}, stream=None)
+    with pytest.raises(embedlog.ConfigError, match="comment: unknown option"):
+        parse(BASE | {"comment": "hello"}, stream=None)
+
+
+@pytest.mark.parametrize("words", ["SELECT", "INSERT INTO"])
+def test_a_table_of_the_catalog_without_its_options_is_told_the_way(words: str) -> None:
+    with pytest.raises(embedlog.ConfigError, match=rf"{words}.* WITH \(path = .*temporary view"):
+        parse({}, stream=False) if words == "SELECT" else parse_write({}, stream=False)

@@ -133,6 +133,37 @@ def test_sql_without_python(spark: Any, log: embedlog.Log) -> None:
 
 
 @pytest.mark.slow
+def test_one_view_is_read_and_written(spark: Any, log: embedlog.Log) -> None:
+    log.create_topic("copy")
+    options = f"path '{log.path}', subscribe 't', topic 'copy', columns 'key,value'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW both USING embedlog OPTIONS ({options})")
+    spark.sql("INSERT INTO both SELECT * FROM both")
+    assert sum(1 for _ in log.scan("copy").records()) == 200
+
+
+def test_a_table_of_the_catalog_is_created_and_its_queries_name_the_options(spark: Any, log: embedlog.Log) -> None:
+    log.create_topic("copy")
+    tables = {
+        "embedlog_a": f"USING embedlog OPTIONS (path '{log.path}', subscribe 't') COMMENT 'x' TBLPROPERTIES ('my.own' = '1')",
+        "embedlog_b": f"USING embedlog OPTIONS (subscribe 't') LOCATION '{log.path}'",
+        "embedlog_c": f"USING embedlog OPTIONS (path '{log.path}', topic 'copy')",
+        "embedlog_d": "(key BINARY, value BINARY) USING embedlog",
+    }
+    source, sink = f"WITH (path = '{log.path}', subscribe = 't')", f"WITH (path = '{log.path}', topic = 'copy')"
+    try:
+        for name, text in tables.items():
+            spark.sql(f"CREATE TABLE {name} {text}")
+            assert spark.sql(f"SELECT value FROM {name} {source}").count() == 200
+            spark.sql(f"INSERT INTO {name} {sink} (key, value) VALUES (null, binary('v'))")
+            for query in (f"SELECT * FROM {name}", f"INSERT INTO {name} (value) VALUES (binary('v'))"):
+                with pytest.raises(Exception, match="Spark passes the options of a table in its catalog to no query"):
+                    spark.sql(query).collect()
+    finally:
+        for name in tables:
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+    assert sum(1 for _ in log.scan("copy").records()) == len(tables)
+
+
 def test_registered_again_it_is_the_same(spark: Any, log: embedlog.Log) -> None:
     embedlog.spark.register(spark)
     assert load(spark, log.path, assign='{"t": [1]}').count() == 100
@@ -176,7 +207,7 @@ def test_a_function_runs_where_the_rows_are_read(spark: Any, log: embedlog.Log) 
     [
         ({"subscribe": "t", "startingOfsets": "1"}, "did you mean startingOffsets"),
         ({"subscribe": "missing"}, "no such topic: missing: expected one of: t"),
-        ({"subscribe": "t", "kafka_bootstrap_servers": "h:9092"}, "this source has no broker"),
+        ({"subscribe": "t", "kafka_bootstrap_servers": "h:9092"}, "the source has no broker"),
         ({"subscribe": "t", "startingOffsets": "7777"}, "topic t, partition 0 does not contain"),
     ],
 )
@@ -304,5 +335,5 @@ def test_the_page_about_spark_runs(page: str, spark: Any, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     text = program(ROOT / page)
     for name in ("data", "checkpoint"):  # Spark has a directory of its own
-        text = text.replace(f'"{name}"', repr(str(tmp_path / name)))
+        text = text.replace(f'"{name}"', repr(str(tmp_path / name))).replace(f"'{name}'", f"'{tmp_path / name}'")
     exec(compile(text, page, "exec"), {"__name__": "__main__"})

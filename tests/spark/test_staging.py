@@ -128,7 +128,7 @@ def test_it_never_lies_in_a_log_directory(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"topik": "t"}, "unknown option of the embedlog sink; did you mean topic"),
-        ({"kafka.bootstrap.servers": "h:9092"}, "this source has no broker"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "the sink has no broker"),
         ({"batchId": "3"}, "needs a transactionalId"),
         ({"transactionalId": "a", "batchId": "-3"}, "batchId.*whole number"),
         ({"transactionalId": ""}, "transactionalId.*1 to 32767"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -343,3 +344,12 @@ def test_a_compacted_topic_is_not_overwritten(log: embedlog.Log) -> None:
 def test_a_group_has_the_partition_that_the_log_gives_it(name: str) -> None:
     for count in (1, 5, 50):
         assert transactional_write.group_partition(name, count) == java_partition(name, count)
+
+
+def test_the_time_of_a_row_is_that_of_its_record_and_null_is_now(log: embedlog.Log) -> None:
+    times = pa.array([1_577_836_800_123_456, None], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    before_ms = time.time_ns() // 1_000_000
+    Driver(log, "t").write(values(b"a", b"b", partition=pa.array([0, 0], pa.int32()), timestamp=times))
+    found = [record.timestamp_ms for record in log.scan("t", isolation_level="read_committed").records()]
+    assert found[0] == 1_577_836_800_123
+    assert found[1] >= before_ms

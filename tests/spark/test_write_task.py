@@ -53,6 +53,21 @@ def test_columns_are_found_in_any_case_and_others_stay_behind() -> None:
     assert sink_columns(rows, topic="t", headers=False) == {"value": 1, "key": 2, "partition": 4}
 
 
+def test_a_time_is_written_only_if_that_is_asked_for() -> None:
+    rows = struct(value="binary", Timestamp="timestamp")
+    assert sink_columns(rows, topic="t", headers=True) == {"value": 0}
+    assert sink_columns(rows, topic="t", headers=True, timestamp=True) == {"value": 0, "timestamp": 1}
+    with pytest.raises(embedlog.ConfigError, match=r"CAST\(timestamp AS TIMESTAMP\)"):
+        sink_columns(struct(value="binary", timestamp="timestamp_ntz"), topic="t", headers=True, timestamp=True)
+
+
+def test_a_time_that_no_record_can_have_is_told_with_its_row(area: staging.StagingArea) -> None:
+    times = pa.array([1_000, None, -1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.record_batch([pa.array([b"a", b"b", b"c"]), times], names=["value", "timestamp"])
+    with pytest.raises(embedlog.InvalidTimestampError, match=r"row 5 of task 1: .*topic t .*1970 or later"):
+        staged(area, [batch.slice(0, 2), batch.slice(0, 1), batch], topic="t", task=1)
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
