@@ -44,7 +44,9 @@ def size_of_active(directory: str, now: Published) -> int:
     path = file_names.segment_name(directory, now.segment_base)
     facts = files.facts_of(path)
     if facts is None and files.is_directory(directory):
-        raise CorruptRecordError("the active segment is missing", path=path)
+        raise CorruptRecordError(
+            "the active segment is missing; another program has removed it: restore it, or close the log and repair it", path=path
+        )
     size = segment.size_of(Path(directory), now.segment_base) if facts is None else facts.size
     if size < now.segment_size:
         raise CorruptRecordError("published bytes are missing", path=path, expected=f"{now.segment_size} bytes", found=size)

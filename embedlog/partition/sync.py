@@ -270,10 +270,19 @@ class Syncer:
             self._rewrite(info, fd, durable)
             self._trusted_bases.add(info.base)
         system.point("sync-segment")
-        files.datasync(fd, file_names.segment_path(self._state.path, info.base))
+        path = file_names.segment_path(self._state.path, info.base)
+        self._check_name(fd, path)
+        files.datasync(fd, path)
         if sealed:
             self._close_descriptor(info.base)
             self._sync_sealed(info)
+
+    @staticmethod
+    def _check_name(fd: int, path: Path) -> None:
+        """The name must lead to the file that is synced: what no name leads to survives nothing. Raises StorageError."""
+        named, opened = files.facts_of(path), files.facts(fd, path)
+        if named is None or (named.device, named.inode) != (opened.device, opened.inode):
+            raise StorageError("another program has removed or replaced the segment", errno=errno.ENOENT, path=path)
 
     def _close_descriptor(self, base: int) -> None:
         """Close the descriptor of a segment that is not written any more."""

@@ -2,7 +2,8 @@
 
 WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are opened again
 WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
-WRITER-3  in a set no file is opened that lacks published bytes: it is damage of this replica, and no append fills the hole
+WRITER-3  no file is opened that lacks published bytes: it is damage, and no append fills the hole. An append into a file to which no
+    name leads any more opens the segment again (`append.c`), so a program that removes or replaces it is noticed
 WRITER-4  an interposer that is set before all writers are released is asked from the next append on: a writer is registered
     before it is made
 """
@@ -88,8 +89,7 @@ class AppendWriter:
         """Open the segment that is active by the published tuple `now`."""
         state = self._state
         self.close_segment()
-        if state.context.in_set:
-            size_of_active(state.directory, now)  # WRITER-3
+        size_of_active(state.directory, now)  # WRITER-3
         cuts = state.page.word(system.WORD_CUTS)
         fds: list[int] = []
         try:

@@ -151,7 +151,7 @@ typedef struct {
     int32_t all_in_sync;             /* acks=all: the least decided ISR, if the page requires no larger one; 0: the size does not matter */
     int32_t data_epoch;              /* of a follower's last batch that this process copied; -1 unknown */
     int64_t cuts;                    /* EL_WORD_CUTS when the descriptors were opened */
-    int64_t lock_changed_ns;         /* in a set: change time of the lock file, whose path was compared after it; 0 none */
+    int64_t lock_changed_ns;         /* change time of the lock file, whose path was compared after it; 0 none */
     int64_t directory_lock_changed_ns;
     int32_t directory_lock_fd;       /* -1 none */
     int32_t compared_epoch;          /* of a follower: partition epoch and boot time of the last comparison of its paths */

@@ -220,6 +220,13 @@ static int32_t check_published(const el_writer *writer, const el_input *input, c
     return follows && replica->role == EL_ROLE_FOLLOWER ? EL_OK : EL_NOT_NEXT;
 }
 
+/* Whether a name leads to the open segment: EL_OK, EL_MUST_REOPEN, or an error. A program may have removed or replaced the file. */
+static int32_t check_segment(const el_writer *writer) {
+    el_file_facts found;
+    int32_t rc = el_facts(writer->log_fd, &found);
+    return rc < 0 ? rc : found.links ? EL_OK : EL_MUST_REOPEN;
+}
+
 /* Takes an incomplete append back; the code for the caller. */
 static int32_t undo(const el_writer *writer, const el_run *run, const el_tuple *before, int64_t problem) {
     int32_t cut = el_truncate(writer->log_fd, before->segment_size);
@@ -252,6 +259,8 @@ static int32_t append_run(el_writer *writer, const el_input *input, el_appended 
     if (el_page_read_replica(writer->page, &before, &replica) < 0)
         return EL_MUST_REMAP;
     int32_t rc = check_published(writer, input, &before, &replica);
+    if (rc == EL_OK)
+        rc = check_segment(writer);
     if (rc != EL_OK)
         return rc;
     start_run(writer, &before, &replica, input, &run);

@@ -3,8 +3,8 @@
  * CAPPENDLOCK-1  after every locking the paths must still lead to the lock file and the control page of this process (APPEND-1)
  * CAPPENDLOCK-2  the owner field is set after the locking and cleared before the unlocking; a process that finds it set repairs first
  *                (APPEND-2)
- * CAPPENDLOCK-3  in a set, a lock file with an unchanged change time has kept its name: a rename and a removal change it. A moved
- *                directory is found at the path of the control page, which every locking reads
+ * CAPPENDLOCK-3  a lock file with an unchanged change time has kept its name: a rename and a removal change it. A moved directory is
+ *                found at the path of the control page, which every locking reads
  * CAPPENDLOCK-4  the paths of a follower's files are compared once a millisecond, and after each decision on the partition. An append
  *                in between is the same as one before the removal of the files. A follower that is opened in their place joins the
  *                ISR with a decision, and takes a run only at its own log end */
@@ -26,14 +26,14 @@ static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
 }
 
 /* Whether the path of an open file still leads to it (CAPPENDLOCK-3). */
-static int is_current(const el_writer *writer, const el_named *file) {
+static int is_current(const el_named *file) {
     el_file_facts found;
     if (*file->changed_ns && el_facts(file->fd, &found) == EL_OK && found.links && found.changed_ns == *file->changed_ns &&
         same_file(&found, file->device, file->inode))
         return 1;
     if (el_facts_of(file->path, &found) < 0 || !same_file(&found, file->device, file->inode))
         return 0;
-    int settled = writer->replicated && file->fd >= 0 && found.changed_ns / 1000000 < el_kernel_ms() - SETTLED_MS;
+    int settled = file->fd >= 0 && found.changed_ns / 1000000 < el_kernel_ms() - SETTLED_MS;
     *file->changed_ns = settled ? found.changed_ns : 0;
     return 1;
 }
@@ -43,13 +43,13 @@ static int32_t check_identity(el_writer *writer) {
     el_file_facts named;
     if (el_is_mutant(EL_NO_IDENTITY))
         return EL_OK;
-    if (!is_current(writer, &(el_named){writer->lock_path, writer->lock_fd, writer->lock_device, writer->lock_inode, &writer->lock_changed_ns}))
+    if (!is_current(&(el_named){writer->lock_path, writer->lock_fd, writer->lock_device, writer->lock_inode, &writer->lock_changed_ns}))
         return EL_MUST_REMAP;
     if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
         return EL_MUST_REMAP;
     const el_named directory = {writer->directory_lock_path, writer->directory_lock_fd, writer->directory_lock_device,
                                 writer->directory_lock_inode, &writer->directory_lock_changed_ns};
-    if (directory.path && !is_current(writer, &directory))
+    if (directory.path && !is_current(&directory))
         return EL_LOST_DIRECTORY;
     return page_of(writer)->magic == EL_PAGE_MAGIC ? EL_OK : EL_MUST_REMAP;
 }
