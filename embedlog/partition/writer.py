@@ -2,8 +2,8 @@
 
 WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are opened again
 WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
-WRITER-3  no file is opened that lacks published bytes: it is damage, and no append fills the hole. An append into a file to which no
-    name leads any more opens the segment again (`append.c`), so a program that removes or replaces it is noticed
+WRITER-3  no file is opened that lacks published bytes: it is damage, and no append fills the hole. An append into a file to which
+    no name leads any more opens the segment again (`append.c`), so a program that removes or replaces it is noticed
 WRITER-4  an interposer that is set before all writers are released is asked from the next append on: a writer is registered
     before it is made
 """
