@@ -8,7 +8,7 @@ from typing_extensions import TypeVar  # known to type checkers even if it is no
 Buffer: TypeAlias = Any  # any object with the buffer protocol
 Column: TypeAlias = tuple[Buffer, Buffer] | tuple[Buffer, Buffer, Buffer | None] | tuple[Buffer, Buffer, Buffer | None, int]
 RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
-ArrowNode: TypeAlias = tuple[str, str, int, int, int, tuple[ArrowView | None, ...], tuple[Any, ...], bool]
+ArrowNode: TypeAlias = tuple[str, str, int, int, int, tuple[ArrowView | None, ...], tuple[Any, ...], tuple[Any, ...] | None]
 
 K_co = TypeVar("K_co", covariant=True, default=Any)
 V_co = TypeVar("V_co", covariant=True, default=Any)

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+ASSIGNED = frozenset(("topic", "offset", "timestamp_type", "leader_epoch"))  # columns of a scan that an append determines
 
 _NARROW, _WIDE, _VIEWS = ("z", "u"), ("Z", "U"), ("vz", "vu")
 _INTEGERS = {"c": "int8", "s": "int16", "i": "int32", "l": "int64"}
+_INDEXES = {**_INTEGERS, "C": "uint8", "S": "uint16", "I": "uint32", "L": "uint64"}
+_DATES = {"tdD": ("int32", 86_400_000), "tdm": ("int64", 1)}  # the milliseconds of one unit
+_FORMATS = {kind: format for format, kind in _INTEGERS.items()}
 _PER_MILLISECOND = {"tss:": 0, "tsm:": 1, "tsu:": 1_000, "tsn:": 1_000_000}
 
 _NAMES = {
@@ -46,7 +50,7 @@ class Node(NamedTuple):
     null_count: int
     buffers: tuple[Any, ...]
     children: tuple[Any, ...]
-    has_dictionary: bool
+    dictionary: tuple[Any, ...] | None
 
     @property
     def validity(self) -> NDArray[np.uint8] | None:
@@ -87,9 +91,20 @@ def arrays(source: Any) -> Iterator[Node]:
 
 
 def bytes_column(node: Node, what: str) -> BytesColumn:
-    """A column of binary or string type, in any of Arrow's layouts. Raises TypeError."""
+    """A column of binary or string type, in any of Arrow's layouts.
+
+    Dictionaries, run-end encoded and fixed-size columns are made plain by a copy; the others are read in place.
+
+    Raises TypeError, InvalidRecordError.
+    """
     rows, start = node.length, node.offset
-    if node.has_dictionary or node.format not in (*_NARROW, *_WIDE, *_VIEWS, "n"):
+    if node.dictionary is not None:
+        return _taken(bytes_column(Node(*node.dictionary), what), _indexes(node, what), what)
+    if node.format == "+r" and len(node.children) == 2:
+        return _taken(bytes_column(Node(*node.children[1]), what), _runs(node, what), what)
+    if node.format.startswith("w:") and node.buffers:
+        return _fixed(node, what)
+    if node.format not in (*_NARROW, *_WIDE, *_VIEWS, "n"):
         raise TypeError(f"the column {what!r} has the Arrow type {type_name(node)}: it takes binary or string, cast it")
     if rows == 0 or node.format == "n":
         bits = np.zeros((rows + 7) // 8, dtype=np.uint8)
@@ -107,11 +122,66 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
     return BytesColumn(np.frombuffer(node.buffers[2], dtype=np.uint8), places, node.validity, start)
 
 
+def _indexes(node: Node, what: str) -> list[int | None]:
+    """The dictionary's row of each row; None for a null."""
+    kind: Any = _INDEXES.get(node.format)
+    if kind is None:
+        raise TypeError(f"the column {what!r} has the Arrow type {type_name(node)}: the indices are no integers")
+    if node.length == 0:
+        return []
+    numbers: list[int | None] = np.frombuffer(node.buffers[1], dtype=kind)[node.offset :][: node.length].tolist()
+    if node.null_count:
+        numbers = [number if is_valid else None for number, is_valid in zip(numbers, node.valid(), strict=True)]
+    return numbers
+
+
+def _runs(node: Node, what: str) -> list[int | None]:
+    """The run of each row. The offset and the length of the array count rows, not runs."""
+    ends = _integers(Node(*node.children[0]), what)
+    if node.length == 0:
+        return []
+    if not len(ends) or ends[0] < 1 or (np.diff(ends) < 1).any() or ends[-1] < node.offset + node.length:
+        expected = f"rising ends up to {node.offset + node.length}"
+        raise InvalidRecordError(f"the runs of the column {what!r} do not cover its rows", expected=expected)
+    rows = np.arange(node.offset, node.offset + node.length)
+    runs: list[int | None] = np.searchsorted(ends, rows, side="right").tolist()
+    return runs
+
+
+def _taken(column: BytesColumn, rows: list[int | None], what: str) -> BytesColumn:
+    """Some rows of a column, each any number of times; None is a null.
+
+    Raises InvalidRecordError for a row that does not exist.
+    """
+    values = list(column)
+    for row in rows:
+        if row is not None and not 0 <= row < len(values):
+            raise InvalidRecordError(
+                f"the column {what!r} refers to a value that its dictionary does not have",
+                expected=f"0 to {len(values) - 1}",
+                found=row,
+            )
+    return BytesColumn.of([None if row is None else values[row] for row in rows])
+
+
+def _fixed(node: Node, what: str) -> BytesColumn:
+    """A column of byte strings of one size, which has no offsets. Raises InvalidRecordError."""
+    width = int(node.format[2:])
+    first, last = node.offset * width, (node.offset + node.length) * width
+    data = np.frombuffer(node.buffers[1], dtype=np.uint8)[first:last]
+    if len(data) != last - first:
+        raise InvalidRecordError(
+            f"the column {what!r} is shorter than its Arrow array says", expected=last - first, found=len(data)
+        )
+    offsets = np.arange(node.length + 1, dtype=np.int64) * width
+    return BytesColumn(data, offsets, node.validity, node.offset)
+
+
 def type_name(node: Node) -> str:
     """The type of an array as pyarrow writes it; a type without a name here as its format in the C data interface."""
     name = _NAMES.get(node.format) or next((name for head, name in _HEADS.items() if node.format.startswith(head)), None)
     known = name or f"with the format {node.format!r}"
-    return f"dictionary of {known} indices" if node.has_dictionary else known
+    return known if node.dictionary is None else f"dictionary of {known} indices"
 
 
 def table(node: Node) -> Table:
@@ -134,7 +204,7 @@ def table(node: Node) -> Table:
             found.timestamps = _timestamps(child)
         elif name == "partition":
             found.partitions = _partitions(child)
-        else:
+        elif name not in ASSIGNED:
             hint = "; reset_index() makes a column of a frame's index, or drops it" if name.startswith("__index_level_") else ""
             raise TypeError(f"the column {name!r} is none of {', '.join(COLUMNS)}{hint}")
     if found.values is None:
@@ -144,7 +214,7 @@ def table(node: Node) -> Table:
 
 def _integers(node: Node, name: str) -> NDArray[np.int64]:
     kind: Any = _INTEGERS.get(node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None)
-    if kind is None or node.has_dictionary:
+    if kind is None or node.dictionary is not None:
         raise TypeError(f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers")
     if node.length == 0:
         return np.empty(0, dtype=np.int64)
@@ -157,7 +227,11 @@ def _integers(node: Node, name: str) -> NDArray[np.int64]:
 
 
 def _timestamps(node: Node) -> NDArray[np.int64]:
-    """Milliseconds; a null is the current time."""
+    """Milliseconds; a null is the current time, a date its midnight in UTC, and a time without a zone one in UTC."""
+    if node.format in _DATES and node.dictionary is None:
+        kind, scale = _DATES[node.format]
+        dates = _integers(node._replace(format=_FORMATS[kind]), "timestamp") * scale
+        return np.where(node.valid(), dates, system.wall_ms()) if node.null_count else dates
     numbers = _integers(node, "timestamp")
     if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
         raise TypeError(
@@ -166,6 +240,12 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
     return np.where(node.valid(), milliseconds, system.wall_ms()) if node.null_count else milliseconds
+
+
+def times(source: Any) -> NDArray[np.int64]:
+    """The milliseconds of an Arrow array or of a chunked one. Raises TypeError, InvalidRecordError."""
+    chunks = [_timestamps(node) for node in arrays(source)]
+    return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
 
 
 def _partitions(node: Node) -> NDArray[np.int64]:

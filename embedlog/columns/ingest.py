@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
 from embedlog._native.lazy_numpy import np
 from embedlog.columns import arrow_import
 from embedlog.columns.one_record import bytes_like, normal_headers
+from embedlog.config.times import milliseconds
 from embedlog.errors import InvalidRecordError
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_columns import BytesColumn, Headers
@@ -43,7 +45,14 @@ def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers:
 
     Raises TypeError for unsupported types, InvalidRecordError for inconsistent columns.
     """
+    timestamps_ms = times_of(timestamps_ms)
     _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
+    if (
+        not hasattr(values, "__len__")
+        and callable(getattr(values, "collect", None))
+        and not arrow_import.has_arrow_interface(values)
+    ):
+        raise TypeError(f"send_batch takes rows, and a {type(values).__name__} is a query: send its collect()")
     is_table = arrow_import.has_arrow_interface(values)
     pieces = _table_pieces(values) if is_table else ((piece,) for piece in _bytes_pieces(values, "value"))
     rows: Iterator[Piece] = (piece if isinstance(piece, Piece) else Piece(len(piece[0]), piece[0]) for piece in pieces)
@@ -68,13 +77,34 @@ def _check_lengths(values: Any, others: dict[str, Any]) -> None:
 def rows_of(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:
     """(value, key, timestamp, headers, partition) of every row; items of lists are not checked. Raises as `pieces_of`."""
     if isinstance(values, (list, tuple)) and (keys is None or isinstance(keys, (list, tuple))):
+        timestamps_ms = times_of(timestamps_ms)
         _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
         count = len(values)
-        times = [timestamps_ms] * count if timestamps_ms is None or isinstance(timestamps_ms, int) else list(timestamps_ms)
+        is_single = timestamps_ms is None or isinstance(timestamps_ms, int)
+        times = [timestamps_ms] * count if is_single else np.asarray(timestamps_ms).tolist()
         nothing = [None] * count
         return zip(values, keys or nothing, times, headers or [()] * count, nothing, strict=True)
     single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
     return (row for piece in pieces_of(values, keys, timestamps_ms, headers) for row in _piece_rows(piece, single_ms))
+
+
+def times_of(given: Any) -> Any:
+    """Times as milliseconds: an Arrow array, numpy's datetimes (in UTC) and a list of datetimes become integers.
+
+    None, an int and integers are returned as they are. Raises TypeError, InvalidRecordError, and the errors of `milliseconds`.
+    """
+    if given is None or isinstance(given, int):
+        return given
+    if arrow_import.has_arrow_interface(given):
+        return arrow_import.times(given)
+    column = np.asarray(given)
+    if column.dtype.kind == "M":
+        if np.isnat(column).any():
+            raise InvalidRecordError("timestamps_ms has a time that is none (NaT)", expected="a time for each row")
+        return column.astype("datetime64[ms]").astype(np.int64)
+    if column.dtype.kind == "O" and all(isinstance(time, datetime) for time in column):
+        return np.array([milliseconds(time) for time in column], dtype=np.int64)
+    return given
 
 
 def _piece_rows(piece: Piece, single_ms: int | None) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:

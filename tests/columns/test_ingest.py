@@ -225,7 +225,7 @@ def test_a_null_time_is_now() -> None:
         ({"key": [b"x"]}, "value"),
         ({"value": [5]}, "value"),
         ({"value": [[b"x"]]}, "value"),
-        ({"value": pa.array(["x"]).dictionary_encode()}, "value"),
+        ({"value": pa.array([5]).dictionary_encode()}, "value"),
         ({"value": [b"x"], "key": [1.5]}, "key"),
         ({"value": [b"x"], "timestamp": [1.5]}, "timestamp"),
         ({"value": [b"x"], "timestamp": pa.array([5], pa.time64("us"))}, "timestamp"),

@@ -66,15 +66,31 @@ static PyObject *view_new(PyObject *owner, const void *start, int64_t size) {
 
 /* ---- sizes of buffers ------------------------------------------------------------------------------------------- */
 
-/* Bytes of one value of a fixed-width format, or 0. */
-static int fixed_width(const char *format) {
+/* The width that `w:N` declares, or -1: N is a number from 0 to INT32_MAX, as Arrow's own libraries limit it. */
+static int64_t declared_width(const char *format) {
+    int64_t width = 0;
+    const char *digit = format + 2;
+    do {
+        if (*digit < '0' || *digit > '9') return -1;
+        width = width * 10 + (*digit - '0');
+        if (width > INT32_MAX) return -1;
+    } while (*++digit);
+    return width;
+}
+
+/* Bytes of one value of a fixed-width format, or -1. */
+static int64_t fixed_width(const char *format) {
     switch (format[0]) {
-        case 'c': case 'C': return format[1] ? 0 : 1;
-        case 's': case 'S': return format[1] ? 0 : 2;
-        case 'i': case 'I': return format[1] ? 0 : 4;
-        case 'l': case 'L': return format[1] ? 0 : 8;
-        case 't': return format[1] == 's' ? 8 : 0; /* timestamps; other time types are not supported */
-        default: return 0;
+        case 'c': case 'C': return format[1] ? -1 : 1;
+        case 's': case 'S': return format[1] ? -1 : 2;
+        case 'i': case 'I': return format[1] ? -1 : 4;
+        case 'l': case 'L': return format[1] ? -1 : 8;
+        case 'w': return format[1] == ':' ? declared_width(format) : -1;
+        case 't': /* timestamps and dates; other time types are not supported */
+            if (format[1] == 's') return 8;
+            if (!strcmp(format, "tdD")) return 4;
+            return strcmp(format, "tdm") ? -1 : 8;
+        default: return -1;
     }
 }
 
@@ -101,13 +117,14 @@ static int64_t buffer_size(const char *format, const struct ArrowArray *array, i
     if (is_bytes(format) && number == 2) return last_offset(array->buffers[1], rows, wide);
     if (number != 1) return -1;
     if (is_bytes(format) || is_list(format)) return array->buffers[1] ? (rows + 1) * (wide ? 8 : 4) : 0;
-    return fixed_width(format) ? rows * fixed_width(format) : -1;
+    int64_t width = fixed_width(format), size;
+    return width < 0 || __builtin_mul_overflow(rows, width, &size) ? -1 : size;
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
 static PyObject *buffers_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner) {
-    int known = is_bytes(schema->format) || is_byte_view(schema->format) || is_list(schema->format) || fixed_width(schema->format) ||
+    int known = is_bytes(schema->format) || is_byte_view(schema->format) || is_list(schema->format) || fixed_width(schema->format) >= 0 ||
                 !strcmp(schema->format, "+s");
     Py_ssize_t count = known ? (Py_ssize_t)array->n_buffers : 0;
     PyObject *views = PyTuple_New(count);
@@ -122,7 +139,16 @@ static PyObject *buffers_of(const struct ArrowSchema *schema, const struct Arrow
 enum { DEPTH_MAX = 8 }; /* a supported table has three levels */
 #define ROWS_MAX (INT64_MAX / 64) /* so that no size of a buffer overflows */
 
-/* (name, format, length, offset, null_count, buffers, children, has_dictionary) */
+static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner, int depth);
+
+/* The node of the dictionary, None without one, or NULL with an exception. */
+static PyObject *dictionary_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner, int depth) {
+    if (!schema->dictionary) return Py_NewRef(Py_None);
+    if (!array->dictionary) return PyErr_SetString(PyExc_ValueError, "the Arrow array does not fit its schema: it has no dictionary"), NULL;
+    return node_of(schema->dictionary, array->dictionary, owner, depth + 1);
+}
+
+/* (name, format, length, offset, null_count, buffers, children, dictionary) */
 static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner, int depth) {
     int sane = array->length >= 0 && array->offset >= 0 && array->length <= ROWS_MAX && array->offset <= ROWS_MAX &&
                array->n_buffers >= 0 && (array->buffers || !array->n_buffers) && schema->n_children >= 0 && schema->format;
@@ -134,12 +160,14 @@ static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArr
         if (!child || PyTuple_SetItem(children, (Py_ssize_t)i, child) < 0) Py_CLEAR(children);
     }
     PyObject *buffers = children ? buffers_of(schema, array, owner) : NULL;
-    if (!buffers) {
+    PyObject *dictionary = buffers ? dictionary_of(schema, array, owner, depth) : NULL;
+    if (!dictionary) {
         Py_XDECREF(children);
+        Py_XDECREF(buffers);
         return NULL;
     }
-    return Py_BuildValue("(ssLLLNNO)", schema->name ? schema->name : "", schema->format, (long long)array->length, (long long)array->offset,
-                         (long long)array->null_count, buffers, children, schema->dictionary ? Py_True : Py_False);
+    return Py_BuildValue("(ssLLLNNN)", schema->name ? schema->name : "", schema->format, (long long)array->length, (long long)array->offset,
+                         (long long)array->null_count, buffers, children, dictionary);
 }
 
 /* Takes the array over in every case. */
@@ -270,7 +298,7 @@ int el_arrow_import_ready(PyObject *module) {
 PyMethodDef el_arrow_import_methods[] = {
     {"arrow_from_array", arrow_from_array, METH_VARARGS,
      "arrow_from_array(schema capsule, array capsule) -> node\n\n"
-     "A node is (name, format, length, offset, null_count, buffers, children, has_dictionary); a buffer is None or has the buffer\n"
+     "A node is (name, format, length, offset, null_count, buffers, children, dictionary); a dictionary is a node or None, a buffer is None or has the buffer\n"
      "protocol, and keeps the whole array alive. Unsupported formats have no buffers."},
     {"arrow_from_stream", arrow_from_stream, METH_O, "arrow_from_stream(capsule) -> iterator of nodes, of struct format for a table."},
     {NULL},
