@@ -298,8 +298,8 @@ int el_arrow_import_ready(PyObject *module) {
 PyMethodDef el_arrow_import_methods[] = {
     {"arrow_from_array", arrow_from_array, METH_VARARGS,
      "arrow_from_array(schema capsule, array capsule) -> node\n\n"
-     "A node is (name, format, length, offset, null_count, buffers, children, dictionary); a dictionary is a node or None, a buffer is None or has the buffer\n"
-     "protocol, and keeps the whole array alive. Unsupported formats have no buffers."},
+     "A node is (name, format, length, offset, null_count, buffers, children, dictionary); a dictionary is a node or None,\n"
+     "a buffer is None or has the buffer protocol, and keeps the whole array alive. Unsupported formats have no buffers."},
     {"arrow_from_stream", arrow_from_stream, METH_O, "arrow_from_stream(capsule) -> iterator of nodes, of struct format for a table."},
     {NULL},
 };
