@@ -40,6 +40,10 @@ ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a fram
 LZ4_BLOCK_BYTES = 1 << 16  # the block size of Kafka's writers
 LZ4_STEP_BYTES = 1 << 20  # read at once: output beyond the buffer is copied
 POOLED_BYTES_MIN = 128 << 10  # smaller memory costs less from the allocator
+GZIP_MAGIC = b"\x1f\x8b\x08"  # and the only method
+GZIP_HEADER_BYTES = 10  # without the fields that its flags announce
+GZIP_HEADER_CHECK, GZIP_EXTRA, GZIP_NAME, GZIP_COMMENT = 2, 4, 8, 16  # these flags
+GZIP_REST_MAX = 18  # no member is as short
 GZIP_STEP_BYTES = 256  # the least that is read for a member after the first
 
 Item = TypeVar("Item")
@@ -149,7 +153,7 @@ def _memory(size: int) -> NDArray[np.uint8]:
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data).cast("B")
     pieces, size, at, step = [], 0, 0, len(view)
-    while at < len(view):  # concatenated members are legal
+    while at == 0 or _is_gzip_member(view[at:]):  # concatenated members are legal
         member, start = zlib.decompressobj(31), at
         while not member.eof:
             packed = view[at : at + step]
@@ -164,6 +168,24 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
             step *= 2
         step = max(GZIP_STEP_BYTES, 2 * (at - start))  # bytes that are read too far are copied: at most as many as were used
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _is_gzip_member(view: memoryview) -> bool:
+    """Whether bytes after a member are another one. As in Java, any other bytes there are ignored."""
+    if len(view) <= GZIP_REST_MAX or bytes(view[:3]) != GZIP_MAGIC:
+        return False
+    flags, end = view[3], GZIP_HEADER_BYTES
+    if flags & GZIP_EXTRA:
+        end += 2 + int.from_bytes(view[end : end + 2], "little")
+    for text in (GZIP_NAME, GZIP_COMMENT):
+        if flags & text:
+            while end < len(view) and view[end]:
+                end += 1
+            end += 1
+    if flags & GZIP_HEADER_CHECK:
+        stored = int.from_bytes(view[end : end + 2], "little")
+        return end + 2 <= len(view) and stored == zlib.crc32(view[:end]) & 0xFFFF
+    return end <= len(view)
 
 
 def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
@@ -191,14 +213,16 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
                 return len(plain)
         return 0
 
-    plain = _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)
-    if frame.unused_data or at < len(view):
-        raise ValueError("bytes after the end mark of the frame")
-    return plain
+    if bytes(view[: len(LZ4_MAGIC)]) != LZ4_MAGIC:
+        raise ValueError("the data do not begin with a frame")
+    return _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)  # Kafka too ignores bytes after the end mark
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
-    known, packed_bytes = zstd.frame_content_size(data), memoryview(data).nbytes
+    packed_bytes = memoryview(data).nbytes
+    if not packed_bytes:
+        return b""
+    known = zstd.frame_content_size(data)
     if known > limit:
         raise LimitExceeded
     guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes

@@ -220,7 +220,12 @@ class _Sections:
 
 
 def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
-    """A batch's records section, uncompressed. Raises CorruptRecordError, and LimitExceeded for more than `limit`."""
+    """A batch's records section, uncompressed. Raises CorruptRecordError, and LimitExceeded for more than `limit`.
+
+    With 0 records the section is not read, whatever codec the batch names: Kafka reads none either.
+    """
+    if not row["records"]:
+        return memoryview(b"")
     start, size = int(row["position"]) - position, int(row["size"])
     try:
         plain = compression.expand(int(row["attributes"]) & CODEC_MASK, view[start + HEADER_SIZE : start + size], limit)

@@ -1,4 +1,4 @@
-"""Contains Snappy as Kafka uses it: raw blocks in Xerial's framing; a single raw block is read as well.
+"""Contains Snappy as Kafka uses it: raw blocks in Xerial's framing, also concatenated streams; a raw block alone is read as well.
 
 SNAPPY-1  the uncompressed size in a block is compared with the limit before memory is allocated
 SNAPPY-2  blocks need the package `cramjam` of the extra `snappy`
@@ -12,6 +12,7 @@ from embedlog.errors import CorruptRecordError, MissingExtraError
 
 MAGIC = b"\x82SNAPPY\x00"
 HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and the oldest compatible one
+SIZE_BYTES = 4  # before each block
 BLOCK_BYTES = 32 << 10  # of uncompressed bytes, as in Xerial's library
 
 
@@ -35,25 +36,41 @@ def compress(data: Any) -> bytes:
 
 
 def decompress(data: Any, limit: int) -> bytes | None:
-    """The bytes of a Xerial stream or of one raw block, None for more than `limit`. Raises CorruptRecordError."""
+    """The bytes of Xerial streams or of one raw block, None for more than `limit`. Raises CorruptRecordError.
+
+    As in Xerial's library, less than a size after the last block is ignored.
+    """
     library, view = package(), memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
         return _block(library, view, limit)
     if len(view) < len(HEADER):
         raise CorruptRecordError("snappy data of a batch: its header is cut off", expected=len(HEADER), found=len(view))
     pieces, size, at = [], 0, len(HEADER)
-    while at < len(view):
-        length = int.from_bytes(view[at : at + 4], "big")
-        block = view[at + 4 : at + 4 + length]
-        if len(view) - at < 4 or len(block) < length:
+    while at + SIZE_BYTES <= len(view):
+        if bytes(view[at : at + SIZE_BYTES]) == MAGIC[:SIZE_BYTES]:
+            _check_header(view[at : at + len(HEADER)])
+            at += len(HEADER)
+            continue
+        length = int.from_bytes(view[at : at + SIZE_BYTES], "big")
+        block = view[at + SIZE_BYTES : at + SIZE_BYTES + length]
+        if len(block) < length:
             raise CorruptRecordError("snappy data of a batch: a block is cut off", expected=length, found=len(block))
         plain = _block(library, block, limit - size)
         if plain is None:
             return None
         pieces.append(plain)
         size += len(plain)
-        at += 4 + length
+        at += SIZE_BYTES + length
     return b"".join(pieces)
+
+
+def _check_header(header: memoryview) -> None:
+    """Check the header of a stream that follows on another one. Raises CorruptRecordError."""
+    if len(header) < len(HEADER):
+        raise CorruptRecordError("snappy data of a batch: a header is cut off", expected=len(HEADER), found=len(header))
+    version = int.from_bytes(header[len(MAGIC) : len(MAGIC) + SIZE_BYTES], "big")
+    if version < 1:
+        raise CorruptRecordError("snappy data of a batch: version of a stream", expected="at least 1", found=version)
 
 
 def _block(library: Any, block: memoryview, limit: int) -> bytes | None:

@@ -339,3 +339,12 @@ def test_a_decoding_holds_numpy_arrays_of_the_documented_types() -> None:
     result = decoded(batch(0, [Row(b"a")]))
     columns = (result.offsets, result.timestamps, result.timestamp_types, result.leader_epochs)
     assert [column.dtype for column in columns if column is not None] == [np.int64, np.int64, np.int8, np.int32]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_batch_without_records_may_name_any_codec(number: int) -> None:
+    """Kafka reads no byte of its section."""
+    data = batch(0, [], attributes=number, last_offset_delta=4) + batch(5, [Row(value=b"v")])
+    decoded = decode(data, scan(memoryview(data), Chain(gaps_allowed=True)).batches)
+    assert decoded.offsets is not None
+    assert decoded.offsets.tolist() == [5]
