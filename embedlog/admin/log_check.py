@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -52,7 +53,7 @@ from embedlog.integrity.partition_check import Known
 from embedlog.integrity.report import CheckReport, Finding
 from embedlog.storage import file_names, files, identity, location
 from embedlog.storage.manifest import Manifest, SegmentInfo
-from embedlog.topic import TopicRegistry
+from embedlog.topic import Topic, TopicRegistry
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from embedlog.replica_description import DirectoryDescription
     from embedlog.types import TopicPartition
 
-TRIES: Final = 5  # of a partition whose segments are replaced during its check
+TRIES: Final = 20  # of a partition whose segments are replaced during its check
 
 
 def check(engine: Engine, of_set: Sequence[Finding] = (), progress: Progress | None = None) -> CheckReport:
@@ -74,7 +75,7 @@ def check(engine: Engine, of_set: Sequence[Finding] = (), progress: Progress | N
         for _, place in members:
             engine.check_open()
             _check(directory, place, count, one)
-        one.findings += root_findings(directory.path, one.ends)
+        one.findings += root_findings(directory.path, one.ends, partial(_end_now, directory))
         total.merge(one)
     total.findings += of_set
     return total.report()
@@ -104,8 +105,16 @@ def _of_difference(each: ReplicaDifference) -> Finding:
     )  # fmt: skip
 
 
+def _end_now(directory: LogDirectory, topic: str, number: int) -> int:
+    """The present log end of a partition, 0 if it has none any more."""
+    try:
+        return directory.partition(topic, number).bounds().log_end
+    except EmbedlogError:
+        return 0
+
+
 def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
-    """The partitions of a directory; those that are missing are findings."""
+    """The partitions of a directory; those that are missing are findings. Topics may be created and deleted meanwhile."""
     directory.refresh_topics()
     there, written = topic_directories.scan_directories(directory.path).live, TopicRegistry(directory.path)
     written.load()  # a reader's registry prefers what the directories say
@@ -121,8 +130,17 @@ def _places(directory: LogDirectory, total: Total) -> Iterator[Place]:
             if number in there.get(topic.name, {}):
                 identified = topic.name in recorded or files.exists(path / file_names.PARTITION_METADATA)
                 yield Place(path, topic.name, number, topic.topic_id, compacted, compacted, identified)
-            else:
+            elif not files.is_directory(path) and _is_wanted(directory, topic, number):
                 total.findings.append(missing_partition(path, topic.name, number))
+
+
+def _is_wanted(directory: LogDirectory, topic: Topic, number: int) -> bool:
+    """Whether the file of topics still has the partition, and its directory is still missing."""
+    written = TopicRegistry(directory.path)
+    written.load()
+    now = written.get(topic.name) if files.exists(written.path) else directory.registry.get(topic.name)
+    same = now is not None and now.topic_id == topic.topic_id and now.finished and number in now.here
+    return same and not files.is_directory(directory.path / file_names.partition_name(topic.name, number))
 
 
 def _check(directory: LogDirectory, place: Place, count: Count, total: Total) -> None:
@@ -137,6 +155,10 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
             if after.segments == known.segments:
                 break
             known = after
+        else:
+            one = Total()
+            message = f"its segments were replaced during each of {TRIES} checks"
+            one.findings.append(Finding("unsettled", str(place.path), message, None, None, None, place.topic, place.number))
         if not one.report().damaged:
             one.findings += _unreadable(partition, known)
     except (CorruptRecordError, ForeignDirectoryError, StateError, StorageError, UnsupportedFormatError) as problem:
@@ -166,8 +188,8 @@ def _unreadable(partition: Partition, known: Known) -> list[Finding]:
 
 def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known:
     """A partition as it is published now."""
-    now = partition.settled()
-    segments = tuple(partition.segments(now))
+    now, present = partition.present()
+    segments = tuple(present)
     cleaned = directory.context.cleaned
     compacted = place.compacted or bool(cleaned and cleaned.of(place.topic, place.number))
     if partition.loaded is not None and place.topic_id is not None:  # a reader's load hides what disagrees with the files

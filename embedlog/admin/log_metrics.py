@@ -133,16 +133,20 @@ def _segments(directory: LogDirectory, topic: str, number: int) -> list[int] | N
     try:
         partition = directory.partitions.get((topic, number))
         if partition is not None and partition.mapped_page is not None:
-            return [info.size for info in partition.segments(partition.published())]
+            return [info.size for info in partition.present()[1]]
         return _on_disk(directory.path / file_names.partition_name(topic, number))
     except EmbedlogError as problem:
+        if not files.is_directory(directory.path / file_names.partition_name(topic, number)):
+            return None  # deleted meanwhile
         what = f"metrics of {topic}-{number} in {directory.path}"
         _logging.report(logger, logging.WARNING, (directory.path, "metrics"), what, problem)
         return None
 
 
-def _on_disk(path: Path) -> list[int]:
-    """The sizes of the log files of a partition (LOGMETRICS-4)."""
+def _on_disk(path: Path) -> list[int] | None:
+    """The sizes of the log files of a partition (LOGMETRICS-4); None if it was deleted meanwhile."""
+    if not files.is_directory(path):
+        return None
     facts: Iterable[Any] = (files.facts_of(file_names.segment_path(path, base)) for base in file_names.bases(files.listing(path)))
     return [each.size for each in facts if each is not None]
 

@@ -77,8 +77,13 @@ class Total:
         )
 
 
-def root_findings(path: Path, ends: checkpoints.Offsets) -> list[Finding]:
-    """The findings in the files of the directory itself; `ends` are the log ends of its partitions."""
+def root_findings(
+    path: Path, ends: checkpoints.Offsets, end_now: Callable[[str, int], int] = lambda topic, number: 0
+) -> list[Finding]:
+    """The findings in the files of the directory itself.
+
+    `ends` are the log ends of its partitions when they were checked. An open log may have grown since: `end_now` is asked then.
+    """
     found = []
     try:
         # A broker reads a directory without the file, which brokers before 0.9 did not write. embedlog writes it first.
@@ -94,7 +99,7 @@ def root_findings(path: Path, ends: checkpoints.Offsets) -> list[Finding]:
             found.append(Finding.of(kind, path / name, problem))
             continue
         for (topic, number), offset in offsets.items():
-            if offset > (end := ends.get((topic, number), offset)):
+            if offset > (end := ends.get((topic, number), offset)) and offset > (end := max(end, end_now(topic, number))):
                 message, expected = f"the offset of {topic}-{number} is after its log", f"at most {end}"
                 found.append(Finding(kind, str(path / name), message, None, expected, offset, topic, number))
     for each in topic_directories.scan_directories(path).foreign:

@@ -74,6 +74,7 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     "epochs": (DAMAGE, "records that were written in other epochs are refused", "a repair makes it again from the log"),
     "missing-epochs": (CACHE, "each load reads the leader epochs from the batches", "a repair makes it again from the log"),
     "durable": (CACHE, "the end of the durable records is unknown", "the next sync writes it again"),
+    "unsettled": (CACHE, "its files were not compared: other processes compact them", "check the log again at a calmer time"),
     "unfinished": (NOTE, "an append was interrupted; no process has read these bytes", "the next process that writes cuts them"),
     "kept": (NOTE, "bytes that a recovery or a repair has cut out of the log", "remove the file if they are not needed"),
     "failed-sync": (

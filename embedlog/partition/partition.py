@@ -305,6 +305,11 @@ class Partition:
     def _present(self) -> ProducerState:
         self._context.check_open()
         self._state.ensure_open()
+        if self._context.read_only:
+            return self._reader.consistent(lambda now: self._present_mutexed())
+        return self._present_mutexed()
+
+    def _present_mutexed(self) -> ProducerState:
         with self._lock.mutex_until(self._state.deadline()):
             return self._lock.present_producers()
 
@@ -373,8 +378,17 @@ class Partition:
         return holds_data(self.path)
 
     def segments(self, now: Published) -> list[SegmentInfo]:
-        """The segments of a published tuple; the active one is the last."""
+        """The segments of a published tuple; the active one is the last. REQUIRES the append lock (else `present`)."""
         return self._segments.all(now)
+
+    def present(self) -> tuple[Published, list[SegmentInfo]]:
+        """The published tuple and its segments, at a moment when no segment is being replaced.
+
+        For every look without the append lock: other processes compact, roll and delete meanwhile. Raises CorruptRecordError,
+        LockTimeoutError, StorageError, UnknownTopicOrPartitionError.
+        """
+        self._state.ensure_open()
+        return self._reader.consistent(lambda now: (now, self._segments.all(now)))
 
     def forget_segments(self) -> None:
         """Read the list of segments again when it is needed."""
@@ -387,7 +401,7 @@ class Partition:
 
     def size_bytes(self) -> int:
         """Bytes in the logs of all segments."""
-        return sum(info.size for info in self._segments.all(self._state.published()))
+        return sum(info.size for info in self.present()[1])
 
     def split_points(self, start: int, end: int, max_bytes: int, count: int | None = None) -> list[SplitPoint]:
         """The ends of pieces of about `max_bytes` between two offsets, the last one at `end`, or the first `count` of them."""

@@ -87,12 +87,12 @@ class Pin(NamedTuple):
 
 def pin_of(partition: Partition, now: Published | None = None, end: int | None = None) -> Pin:
     """Pin a partition as it is now, or as of the tuple `now`. It ends at the high watermark, or at the one of an earlier pin."""
-    now = now or partition.published()
     partition.check_deleted()
+    now, every = partition.present() if now is None else (now, partition.segments(now))
     if end is None or partition.config.compacted:  # PIN-3
         end = max(now.high_watermark, end or 0)
     end = max(end, now.log_start)
-    segments = [info for info in partition.segments(now) if info.base <= end]
+    segments = [info for info in every if info.base <= end]
     return Pin(partition, now, partition.loaded, segments, end)
 
 
@@ -119,7 +119,12 @@ def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
     aborted: dict[int, bytes] = {}
     with _moment(partition) as now:
         partition.forget_segments()
-        pin = pin_of(partition, now, end)
+        try:
+            pin = pin_of(partition, now, end)
+        except (CorruptRecordError, StorageError):
+            if partition.published().generation == now.generation:
+                raise
+            return None
         try:
             for info in pin.segments:
                 fds[info.base] = files.open_file(file_names.segment_path(partition.path, info.base), files.READ)

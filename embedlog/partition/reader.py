@@ -121,7 +121,10 @@ class Reader:
         return self.consistent(found_in)
 
     def consistent(self, work: Callable[[Published], T]) -> T:
-        """The result of `work` while no file is replaced. Results and errors of other moments are dropped."""
+        """The result of `work` while no file is replaced. Results and errors of other moments are dropped.
+
+        Retention and rolls replace no file, so a result beside them counts; an error beside them is of another moment.
+        """
         until, missed = 0, False
         while True:
             now = self._settled()
@@ -134,13 +137,18 @@ class Reader:
             except (StorageError, CorruptRecordError) as problem:
                 self._state.check_deleted()
                 gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-                if self._state.published().generation == now.generation and (missed or not gone):
+                if self._segments_of(self._state.published()) == self._segments_of(now) and (missed or not gone):
                     raise
                 missed = True
             self._stale()
             until = until or self._state.deadline()
             if system.boot_ns() > until:
                 raise StorageError("the files of this partition keep changing during a read", path=self._state.path)
+
+    @staticmethod
+    def _segments_of(now: Published) -> tuple[int, int, int]:
+        """What the list of segments depends on."""
+        return now.generation, now.log_start, now.segment_base
 
     def _limit(self, now: Published, committed: bool, upto: int | None, whole: bool = False) -> int:
         limit = now.log_end if whole else now.high_watermark

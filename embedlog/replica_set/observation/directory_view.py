@@ -92,12 +92,11 @@ def missing(directory: LogDirectory, wanted: Sequence[tuple[Place, int]]) -> dic
 
 def _missing(leader: Partition, offset: int) -> Missing:
     """Raises OffsetOutOfRangeError if the log ends at the offset; CorruptRecordError, StorageError."""
-    now = leader.published()
+    now, segments = leader.present()
     first = max(offset, now.log_start)
     fetched = leader.replica.read(first, 1)
     if not len(fetched.batches):
         raise OffsetOutOfRangeError("no record is missing", found=offset)
-    segments = leader.segments(now)
     size = sum(each.size for each in segments if each.next_offset > first or each.base == now.segment_base)
     batch = fetched.batches[0]
     of_append = int(batch["attributes"]) & LOG_APPEND_TIME
