@@ -22,9 +22,11 @@ from uuid import uuid4
 
 import embedlog
 from embedlog import TopicDescription
+from embedlog.cli.transfer.received_files import check_folder, open_received
 
 MANIFEST = "embedlog-export.json"
 VERSION = 1
+MANIFEST_BYTES_MAX = 64 << 20  # that of 100,000 topics has about half of it
 PART = ".part"
 
 _FILE = re.compile(r"([0-9]{1,10})-([0-9]{20})-([0-9]{20})\.(parquet|arrow|jsonl|csv)")
@@ -151,12 +153,13 @@ class ExportDirectory:
 def files_of(directory: Path, topic: str) -> list[ExportedFile]:
     """The files of a topic by partition and offset."""
     place = directory / topic
+    check_folder(place)
     matches = (_FILE.fullmatch(name) for name in os.listdir(place))
     return sorted(ExportedFile(int(each[1]), int(each[2]), int(each[3]), place / each[0]) for each in matches if each)
 
 
 def is_export(path: Path) -> bool:
-    return (path / MANIFEST).is_file()
+    return os.path.lexists(path / MANIFEST)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -164,7 +167,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     problem = "the manifest of an export is damaged"
     try:
-        found = json.loads(path.read_bytes())
+        with open_received(path) as file:
+            data = file.read(MANIFEST_BYTES_MAX + 1)
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise ValueError(f"more than {MANIFEST_BYTES_MAX} bytes")
+        found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise embedlog.ForeignDirectoryError(problem, path=path, expected="JSON", found=str(error)) from error
     if isinstance(found, dict) and type(found.get("version")) is int and found["version"] > VERSION:

@@ -3,12 +3,14 @@
 IMPORT-1  a transaction contains rows and their end position, as the committed offset of a group of this file and topic
 IMPORT-2  the group is exempt from expiry, and is deleted with its topic: the import of a file into a new topic begins again
 IMPORT-3  the transactional id of a file and topic fences an earlier import that still runs
-IMPORT-4  a second run compares the first bytes of the file: another file of the same name is refused
+IMPORT-4  the first rows are read before anything is made: a file that is refused leaves no group and no transactional id
+IMPORT-5  a second run compares the first bytes of the file: another file of the same name is refused
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -66,13 +68,27 @@ def _exactly_once(log: Log, source: Source, target: Target, file: BinaryIO, adva
     found = log.group_offsets(group).get(place)
     if found is not None and source.unchanging and found.metadata.startswith(COMPLETE):
         return 0
+    begun: list[Rows] = []
+    rest: Iterator[Rows] = iter(())
+    is_new = found is None and group not in log.groups()
+    if is_new:
+        rest = rows_of(source.layout, file, source.path, 0)
+        start = _Head.of(file, "", source)
+        begun = [*itertools.islice(rest, 1)]
     log.keep_group(group)
     with log.producer(transactional_id=group, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS) as producer:
         producer.init_transactions()  # completes the transaction of a killed import
         found = log.group_offsets(group).get(place)
-        head = _Head.of(file, "" if found is None else found.metadata, source)
         first = position = 0 if found is None else found.offset
-        for rows in _transactions(rows_of(source.layout, file, source.path, first)):
+        if is_new and found is None:
+            head = start
+            rows_left: Iterator[Rows] = itertools.chain(begun, rest)
+        else:
+            if is_new:  # another process has imported the file meanwhile
+                file.seek(0)
+            head = _Head.of(file, "" if found is None else found.metadata, source)
+            rows_left = rows_of(source.layout, file, source.path, first)
+        for rows in _transactions(rows_left):
             with producer.transaction():
                 for each in rows:
                     _send(producer, each, source, target)
@@ -86,7 +102,7 @@ def _exactly_once(log: Log, source: Source, target: Target, file: BinaryIO, adva
 
 @dataclass(frozen=True)
 class _Head:
-    """The first bytes of a file, by which another file of the same name is recognized (IMPORT-4)."""
+    """The first bytes of a file, by which another file of the same name is recognized (IMPORT-5)."""
 
     size: int
     digest: str

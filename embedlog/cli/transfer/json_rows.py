@@ -16,9 +16,13 @@ from embedlog import InvalidRecordError, Producer
 from embedlog.cli.transfer.csv_text import bytes_of, headers_of
 
 LINE_BYTES_MAX = 1 << 30
+NO_TIMESTAMP = -1  # of a record without a time
 KEYS = {"payload", "value", "key", "headers", "ts", "timestamp", "partition"} | {  # and those that are ignored
     "topic", "offset", "tstype", "broker", "leader_epoch", "timestamp_type",
 }  # fmt: skip
+
+
+_PLAIN = "lines that are values themselves are sent by: embedlog produce -t TOPIC -l FILE"
 
 
 class Row(NamedTuple):
@@ -77,11 +81,11 @@ def _row(line: bytes, number: int) -> Row:
     try:
         found = json.loads(line)
         if not isinstance(found, dict):
-            raise ValueError("expected an object")
+            raise ValueError(f"expected an object: {_PLAIN}")
         if not found.keys() <= KEYS:
-            raise ValueError(f"unknown key {min(found.keys() - KEYS)!r}")
+            raise ValueError(f"unknown key {min(found.keys() - KEYS)!r}: {_PLAIN}")
         if ("payload" in found) == ("value" in found):
-            raise ValueError("expected payload, or value")
+            raise ValueError(f"expected payload, or value: {_PLAIN}")
         return Row(
             bytes_of(found["payload"] if "payload" in found else found["value"]), bytes_of(found.get("key")),
             headers_of(found.get("headers")), _time(found.get("ts", found.get("timestamp"))), _partition(found.get("partition")),
@@ -91,7 +95,7 @@ def _row(line: bytes, number: int) -> Row:
 
 
 def _time(value: Any) -> int | None:
-    """Milliseconds; None for null and for a time before 1970, which means no time."""
+    """Milliseconds; None for null and for -1, which means no time. Raises ValueError for a time that no record can have."""
     if isinstance(value, str):
         try:
             found = datetime.fromisoformat(value)
@@ -101,7 +105,11 @@ def _time(value: Any) -> int | None:
             raise ValueError(f"timestamp: {problem}") from problem
     if value is not None and type(value) is not int:
         raise ValueError("timestamp: expected milliseconds or an ISO 8601 date")
-    return value if value is not None and 0 <= value < 1 << 63 else None
+    if value is None or value == NO_TIMESTAMP:
+        return None
+    if not 0 <= value < 1 << 63:
+        raise ValueError(f"timestamp: expected 0 to {(1 << 63) - 1} milliseconds since 1970, or -1 for none, found {value!s:.40}")
+    return value
 
 
 def _partition(value: Any) -> int | None:

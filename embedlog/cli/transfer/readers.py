@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from embedlog import ConfigError, InvalidRecordError, Producer
 from embedlog.cli.transfer.csv_text import bytes_column, headers_of
-from embedlog.cli.transfer.json_rows import ListRows, list_rows
+from embedlog.cli.transfer.json_rows import NO_TIMESTAMP, ListRows, list_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -166,7 +166,7 @@ def _plain(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 
 def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """The batch with the present time in the place of missing timestamps, which are null or before 1970."""
+    """The batch with the present time in the place of missing timestamps, which are null or -1. Raises InvalidRecordError."""
     import pyarrow
     from pyarrow import compute
 
@@ -181,6 +181,11 @@ def _with_times(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     if pyarrow.types.is_timestamp(column.type):
         column = column.cast(pyarrow.timestamp("ms"), safe=False)
     numbers = column.cast(pyarrow.int64())
+    least = compute.min(numbers).as_py()
+    if least is not None and least < NO_TIMESTAMP:
+        raise InvalidRecordError(
+            "the column timestamp", expected="0 and more milliseconds since 1970, or -1 for none", found=least
+        )
     missing = compute.fill_null(compute.less(numbers, 0), True)
     numbers = compute.if_else(missing, int(time.time() * 1000), numbers)
     return batch.set_column(at, "timestamp", numbers)

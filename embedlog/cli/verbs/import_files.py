@@ -19,7 +19,8 @@ from embedlog.cli.output import document, table
 from embedlog.cli.progress import progress
 from embedlog.cli.transfer.export_directory import files_of, is_export, read_manifest
 from embedlog.cli.transfer.imports import Source, Target, import_file
-from embedlog.cli.transfer.readers import READERS, SUFFIXES
+from embedlog.cli.transfer.readers import READERS, SUFFIXES, rows_of
+from embedlog.cli.transfer.received_files import open_received
 from embedlog.cli.transfer.writers import check_installed
 
 STDIN = "-"
@@ -45,11 +46,12 @@ class Task(NamedTuple):
 @click.option("--id", "identity", metavar="NAME", help="The name of one SOURCE for a second run; its path if not given.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all rows.")
 @click.option("--repartition", is_flag=True, help="Choose partitions by the keys, not by the column partition.")
-@click.option("--create", is_flag=True, help="Create absent topics, with partitions and settings of the export.")
+@click.option("--create", is_flag=True, help="Create the directory, and topics with partitions and settings of the export.")
 def import_files(sources: tuple[str, ...], **options: Any) -> int:
     """Append the rows of SOURCES to topics: files, directories of `export`, or - for standard input.
 
     Columns are value, key, headers, timestamp and partition. A second run continues after the rows that are imported.
+    JSON lines are objects with a value. Lines that are values themselves are sent by: embedlog produce -t TOPIC -l FILE.
     JSON: a list of {"file", "topic", "records"}, with the number of new records.
     """
     tasks = [task for source in sources for task in _tasks(source, options)]
@@ -59,7 +61,9 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
         raise click.UsageError("SOURCE: standard input is given twice")
     for task in tasks:
         check_installed(task.source.layout)
-    with open_log(read_only=False) as log:
+    if options["create"]:
+        _check_first_rows(tasks)
+    with open_log(read_only=False, create=options["create"]) as log:
         rows = _import(log, tasks, options)
     if current().json:
         document(rows)
@@ -68,13 +72,20 @@ def import_files(sources: tuple[str, ...], **options: Any) -> int:
     return 0
 
 
+def _check_first_rows(tasks: list[Task]) -> None:
+    """Read the first rows for each topic, before a topic or a directory is made. Raises as `import_file`."""
+    for task in {task.topic: task for task in reversed(tasks) if task.source.path != STDIN}.values():
+        with _opened(task.source) as file:
+            next(rows_of(task.source.layout, file, task.source.path, 0), None)
+
+
 def _import(log: Log, tasks: list[Task], options: dict[str, Any]) -> list[dict[str, Any]]:
     for topic, task in {task.topic: task for task in tasks}.items():
         if options["create"] and topic not in log.topics():
             log.create_topic(topic, task.partition_count, config=task.config, exist_ok=True)
         log.describe_topic(topic)  # an unknown topic is refused before a file is read
     made = []
-    sizes = [0 if task.source.path == STDIN else Path(task.source.path).stat().st_size for task in tasks]
+    sizes = [0 if task.source.path == STDIN else Path(task.source.path).lstat().st_size for task in tasks]
     with progress() as advance:
         for number, task in enumerate(tasks):
             before, size, done = sum(sizes[:number]), sizes[number], 0
@@ -85,14 +96,18 @@ def _import(log: Log, tasks: list[Task], options: dict[str, Any]) -> list[dict[s
                 advance(before + done, sum(sizes))
 
             target = Target(task.topic, options["partition"], options["partition"] is None and not options["repartition"])
-            with _opened(task.source.path) as file:
+            with _opened(task.source) as file:
                 count = import_file(log, task.source, target, file, note)
             made.append({"file": task.source.path, "topic": task.topic, "records": count})
     return made
 
 
-def _opened(path: str) -> BinaryIO:
-    return os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == STDIN else open(path, "rb")
+def _opened(source: Source) -> BinaryIO:
+    """The file of a source. A link that the caller names is followed, one inside of an export is refused."""
+    if source.path == STDIN:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    is_of_export = source.unchanging
+    return open_received(source.path if is_of_export else os.path.realpath(source.path))
 
 
 # ---- sources -------------------------------------------------------------------------------------
