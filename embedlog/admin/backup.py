@@ -12,6 +12,9 @@ BACKUP-7  a partition whose files were replaced during the copy is copied once m
     (`pinned_segments`)
 BACKUP-8  in a set each partition is copied from its leader, and from the next one if that fails, up to the same offset. Only a
     topic that is deleted meanwhile is left out; any other missing partition is an error
+
+What is appended to the copy belongs to a new leader epoch of each partition: the original may have given the same offsets to
+other records, and a reader of those notices that by their epoch.
 """
 
 from __future__ import annotations
@@ -299,6 +302,8 @@ class _Copier:
             target.put(file_names.segment_path(directory, taken.end, file_names.SNAPSHOT), state.encode())
         kept = checkpoints.EpochCache(entry for entry in pin.epochs().entries if entry[1] <= taken.end)
         kept.truncate_from_start(taken.start)
+        if kept.entries and taken.end > 0:
+            kept.assign(kept.latest_epoch + 1, taken.end)  # what is appended to the copy is not what the original got
         checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), kept, target.mode)
         manifest = Manifest(directory, partition.topic_id, target.mode)
         target.note(manifest.path)

@@ -132,6 +132,21 @@ class Scan:
         bounds = self._partition(self._same_topic(), number).awaited_bounds(end, self.isolation_level)
         return bounds.log_start, end_offset(bounds, self.isolation_level)
 
+    def _epoch_before(self, number: int, offset: int) -> int:
+        """The leader epoch of the record before `offset` in a partition; -1 if it is not known. Raises as `_present`."""
+        partition = self._partition(self._same_topic(), number)
+        epoch, _ = partition.epoch_end(partition.bounds().epoch) if offset > 0 else (-1, -1)
+        while epoch > 0:
+            before, begin = partition.epoch_end(epoch - 1)
+            if before < 0 or begin < offset:
+                break
+            epoch = before
+        return epoch
+
+    def _epoch_end(self, number: int, epoch: int) -> tuple[int, int]:
+        """As `Partition.epoch_end`: where the log no longer has the records of a reader in this epoch. Raises as `_present`."""
+        return self._partition(self._same_topic(), number).epoch_end(epoch)
+
     def _timed(self, partition: ReadableLog, first: int, last: int) -> tuple[int, int]:
         """The part of these offsets that contains all records between the times, by the indexes."""
         if self._start_ms > 0 and first < last:

@@ -5,6 +5,9 @@ SPARKPLAN-2  a task contains offsets and the topic's id, never file positions: i
 SPARKPLAN-3  a piece has at most about `max_bytes`, and enough to make a task's fixed cost negligible; small pieces share a task
 SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is false. A follower
     may know the end of a partition late: that an offset is above it counts after a wait for the end (LEDPARTITION-6)
+
+With `failOnDataLoss=false` each loss is a warning, at every step: at a new query, at a batch that was planned earlier, and in
+its tasks. The query goes on from a position that exists. Without any of its topics a new query is an error: the name is wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ class Task:
 def plan(settings: Settings, parallel: int = 0) -> list[Task]:
     """The tasks of a batch. Raises ConfigError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, StorageError."""
     with embedlog.open(settings.directory, read_only=True) as log:
-        topics = Topics(log, settings)
+        topics = Topics.of_a_new_query(log, settings)
         return tasks_of(log, settings, topics.bounded(settings.start, settings.end), parallel)
 
 
@@ -59,12 +62,26 @@ def plan(settings: Settings, parallel: int = 0) -> list[Task]:
 
 
 class Topics:
-    """The present state of the partitions that the options name; `lenient` ignores topics that no longer exist."""
+    """The present state of the partitions that the options name.
 
-    def __init__(self, log: embedlog.Log, settings: Settings, *, lenient: bool = False) -> None:
-        self._log, self._settings, self._lenient = log, settings, lenient
+    With `failOnDataLoss=false` those that do not exist are in `missing`. Raises UnknownTopicOrPartitionError otherwise.
+    """
+
+    def __init__(self, log: embedlog.Log, settings: Settings) -> None:
+        self._log, self._settings = log, settings
+        self.missing: list[str] = []
         self.descriptions = {name: log.describe_topic(name) for name in self._names()}
         self.partitions = list(self._partitions())
+
+    @classmethod
+    def of_a_new_query(cls, log: embedlog.Log, settings: Settings) -> Topics:
+        """As the constructor, with a warning for what is missing. Raises UnknownTopicOrPartitionError if no topic exists."""
+        topics = cls(log, settings)
+        if topics.missing and not topics.partitions:
+            raise topics._unknown(topics.missing)
+        if topics.missing:
+            logger.warning("failOnDataLoss=false: %s does not exist and is not read", ", ".join(topics.missing))
+        return topics
 
     def _names(self) -> list[str]:
         settings = self._settings
@@ -77,19 +94,24 @@ class Topics:
         names = list(settings.subscribe or settings.assign)
         there = self._log.topics(include_internal=True)
         missing = [name for name in names if name not in there]
-        if missing and self._lenient:
-            return [name for name in names if name in there]
-        if missing:
-            known = ", ".join(self._log.topics()) or "no topic"
-            raise embedlog.UnknownTopicOrPartitionError(
-                f"no such topic: {', '.join(missing)}", path=first_of(settings.directory), expected=f"one of: {known}"
-            )
-        return names
+        if missing and settings.fail_on_data_loss:
+            raise self._unknown(missing)
+        self.missing += missing
+        return [name for name in names if name in there]
+
+    def _unknown(self, names: Iterable[str]) -> embedlog.UnknownTopicOrPartitionError:
+        known = ", ".join(self._log.topics()) or "no topic"
+        return embedlog.UnknownTopicOrPartitionError(
+            f"no such topic: {', '.join(names)}", path=first_of(self._settings.directory), expected=f"one of: {known}"
+        )
 
     def _partitions(self) -> Iterator[tuple[str, embedlog.PartitionDescription]]:
         for name, description in self.descriptions.items():
             known = {each.partition: each for each in description.partitions}
             for number in self._settings.assign.get(name, tuple(known)):
+                if number not in known and not self._settings.fail_on_data_loss:
+                    self.missing.append(f"{name}, partition {number}")
+                    continue
                 if number not in known:
                     raise embedlog.UnknownTopicOrPartitionError(
                         f"assign: topic {name} has no partition {number}", path=first_of(self._settings.directory), found=number
@@ -101,13 +123,19 @@ class Topics:
         committed = self._settings.isolation == "read_committed"
         return partition.last_stable_offset if committed else partition.high_watermark
 
-    def awaited_end(self, topic: str, partition: embedlog.PartitionDescription, offset: int) -> int:
+    def awaited_end(
+        self,
+        topic: str,
+        partition: embedlog.PartitionDescription,
+        offset: int,
+        isolation: embedlog.IsolationLevel | None = None,
+    ) -> int:
         """As `end_of`, after a wait for a replica with the records below `offset`. Raises LeaderNotAvailableError."""
         end = self.end_of(partition)
         if offset <= end:
             return end
-        number = partition.partition
-        return self._log.scan(topic, partitions=number, isolation_level=self._settings.isolation)._present(number, offset)[1]
+        number, level = partition.partition, isolation or self._settings.isolation
+        return self._log.scan(topic, partitions=number, isolation_level=level)._present(number, offset)[1]
 
     def bounded(self, start: Bound, end: Bound) -> list[Piece]:
         """Each partition between its bounds, including empty pieces."""
@@ -169,8 +197,8 @@ class Topics:
         read: set[tuple[str, int | None]] = {(topic, None) for topic in self.descriptions}
         read |= {(topic, partition.partition) for topic, partition in self.partitions}
         for topic, number in bound.each:
-            if (topic, number) not in read:
-                place = topic if number is None else f"{topic}, partition {number}"
+            place = topic if number is None else f"{topic}, partition {number}"
+            if (topic, number) not in read and not {topic, place} & set(self.missing):
                 raise embedlog.ConfigError(f"{bound.option} names a partition that is not read: {place}")
 
 
@@ -191,6 +219,26 @@ def lost(message: str, fatal: bool, *, topic: str, partition: int, offset: int, 
     if fatal:
         raise problem
     logger.warning("topic %s, partition %d: %s", topic, partition, problem)
+
+
+def is_present(log: embedlog.Log, settings: Settings | Task, topic: str, topic_id: str) -> bool:
+    """Whether the topic of this id exists; a warning if it does not. Raises UnknownTopicOrPartitionError if that is fatal."""
+    try:
+        found = log.scan(topic, partitions=[]).topic_id  # opens no partition
+    except embedlog.UnknownTopicOrPartitionError:
+        found = ""
+    if found == topic_id:
+        return True
+    fatal = settings.fail_on_data_loss
+    what = "the topic is not the planned one: it was created again, or this machine has another directory here"
+    problem = embedlog.UnknownTopicOrPartitionError(
+        (what if found else f"no such topic: {topic}") + (" (failOnDataLoss=false passes over it)" if fatal else ""),
+        path=first_of(settings.directory), expected=f"topic id {topic_id}", found=found or None,
+    )  # fmt: skip
+    if fatal:
+        raise problem
+    logger.warning("topic %s is passed over: %s", topic, problem)
+    return False
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------

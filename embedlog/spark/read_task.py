@@ -1,8 +1,8 @@
 """Reads the pieces of a task as record batches, on any machine: opens the directory read-only.
 
 SPARKREADTASK-1  a task returns exactly the planned rows or raises. Reasons are another topic of the same name, offsets deleted by
-    retention, and a directory that is not visible here. So is a set whose replicas do not show all planned rows before
-    `lock.timeout.ms`: a follower that does not is no loss
+    retention (with `failOnDataLoss=false` both are warnings), and a directory that is not visible here. So is a set whose
+    replicas do not show all planned rows before `lock.timeout.ms`: a follower that does not is no loss
 SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and the file if one is the cause
 SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are frozen for the garbage collector
 """
@@ -19,8 +19,8 @@ from typing import Any
 import embedlog
 from embedlog.spark.columns import Shaper, source_columns
 from embedlog.spark.error_reports import without_internal_frames
-from embedlog.spark.read_options import Directory, first_of
-from embedlog.spark.read_plan import Piece, Task, lost
+from embedlog.spark.read_options import Directory
+from embedlog.spark.read_plan import Piece, Task, is_present, lost
 
 _frozen = 0  # number of modules at the last freeze
 
@@ -78,28 +78,23 @@ class _Reading:
     def batches(self) -> Iterator[Any]:
         """Rows of all pieces. Raises EmbedlogError with the place in its message."""
         try:
-            self._check_identity()
-            while self._left:
+            while self._left and is_present(self._log, self._task, self._topic, self._topic_id):
                 try:
                     yield from self._of(self._scan())
                     return
                 except embedlog.OffsetOutOfRangeError:  # retention deleted records after the plan was made
                     if not self._skip_lost():
                         raise
+                except embedlog.UnknownTopicOrPartitionError:
+                    if is_present(self._log, self._task, self._topic, self._topic_id):
+                        raise
+                    return
         except embedlog.EmbedlogError as problem:
             number = getattr(problem, "partition", None)
             number = min(self._left, default=0) if number is None else number
             place = f"topic {self._topic}, partition {number}, at or after offset {self._left.get(number, 0)}"
             problem.message = f"{place}: {problem.message}"
             raise
-
-    def _check_identity(self) -> None:
-        found = self._log.scan(self._topic, partitions=[]).topic_id  # opens no partition
-        if found != self._topic_id:
-            raise embedlog.UnknownTopicOrPartitionError(
-                "the topic is not the planned one: it was created again, or this machine has another directory here",
-                path=first_of(self._task.directory), expected=f"topic id {self._topic_id}", found=found,
-            )  # fmt: skip
 
     def _scan(self) -> embedlog.Scan:
         """A scan of the remaining offsets. Raises OffsetOutOfRangeError if some are missing, LeaderNotAvailableError."""

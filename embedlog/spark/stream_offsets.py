@@ -2,28 +2,36 @@
 
 SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned, because Spark keeps ends and drops the first
     start. So it also contains the first offsets of partitions that its start lacks: all in the first batch, new ones later
-SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is recognized
-SPARKOFFSETS-3  an end is never before its start; without new records it is the start itself
+SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is recognized. It contains the leader
+    epoch of the record before each position: so is a log that was cut or restored, and has grown since. Offsets of earlier
+    versions have no epochs, and are read
+SPARKOFFSETS-3  an end is never before its start, unless records were lost; without new records it is the start itself. With
+    `failOnDataLoss=false` a position that does not exist any more is replaced by one that does, and the next end contains it,
+    also if the batch has no records. So a loss is logged once
 SPARKOFFSETS-4  a check for new records reads only the partitions' control blocks: Spark checks every few milliseconds
 SPARKOFFSETS-5  a position above the end of a partition is a loss after a wait for a replica that shows it (SPARKPLAN-4)
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import embedlog
 from embedlog.spark.offset_publisher import OffsetPublisher
 from embedlog.spark.read_options import LATEST, Bound, Settings, first_of
-from embedlog.spark.read_plan import Piece, Task, Topics, lost, tasks_of
+from embedlog.spark.read_plan import Piece, Task, Topics, is_present, lost, tasks_of
+
+logger = logging.getLogger("embedlog.spark")
 
 VERSION = 1
 
 Place = tuple[str, int]
 Places = dict[Place, int]
-Offset = dict[str, Any]  # as Spark stores it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "first": …}
+# As Spark stores it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "e": {topic: {partition: epoch}}, "first": …}
+Offset = dict[str, Any]
 
 
 def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
@@ -36,6 +44,14 @@ def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
 
 def places(given: Mapping[str, Mapping[str, int]]) -> Places:
     return {(topic, int(number)): offset for topic, numbers in given.items() for number, offset in numbers.items()}
+
+
+class _Begun(NamedTuple):
+    """Where the next batch begins."""
+
+    places: Places  # each existing partition
+    first: Places  # those of them that are not in the offset that Spark keeps as the start
+    has_lost: bool  # whether a position of the start does not exist any more
 
 
 class StreamOffsets:
@@ -51,6 +67,7 @@ class StreamOffsets:
         self._initial: Offset | None = None
         self._targets: Places | None = None
         self._moved_s = -float("inf")
+        self._compared: dict[Place, tuple[int, int, int]] = {}  # position, its epoch, and the partition's epoch then
         try:
             if settings.group_id:
                 self._publisher = OffsetPublisher(settings.directory, settings.group_id, clock)
@@ -68,16 +85,16 @@ class StreamOffsets:
     def initial(self) -> Offset:
         """The start offset of a new query; every call returns the same. Raises EmbedlogError."""
         if self._initial is None:
-            topics = Topics(self._log, self._settings)
+            topics = Topics.of_a_new_query(self._log, self._settings)
             pieces = topics.bounded(self._settings.start, Bound(LATEST))
             starts = {(piece.topic, piece.partition): piece.start for piece in pieces}
-            self._initial = self._offset(starts, topics) | {"init": True}
+            self._initial = self._offset(starts, topics, self._epochs(starts, {})) | {"init": True}
         return self._initial
 
     def latest(self) -> Offset:
         """The present end of all partitions."""
         topics = self._now()
-        return self._offset(self._ends(topics), topics)
+        return self._offset(self._ends(topics), topics, {})
 
     def pin(self) -> None:
         """Make the present end the last one: for a query that reads the present records and ends."""
@@ -87,15 +104,31 @@ class StreamOffsets:
         return {(topic, partition.partition): topics.end_of(partition) for topic, partition in topics.partitions}
 
     @staticmethod
-    def _offset(ends: Mapping[Place, int], topics: Topics) -> Offset:
+    def _offset(ends: Mapping[Place, int], topics: Topics, epochs: Mapping[Place, int]) -> Offset:
         known = {topic for topic, _ in ends}
         ids = {name: each.topic_id for name, each in topics.descriptions.items() if name in known}
-        return {"v": VERSION, "o": written(ends), "id": ids}
+        return {"v": VERSION, "o": written(ends), "id": ids} | ({"e": written(epochs)} if epochs else {})
+
+    def _epochs(self, ends: Mapping[Place, int], known: Mapping[Place, int]) -> Places:
+        """The leader epochs before these ends, as far as there are some; `known` are those of ends that have not moved."""
+        found: Places = {}
+        scans: dict[str, embedlog.Scan] = {}
+        for place, end in ends.items():
+            if place in known:
+                found[place] = known[place]
+                continue
+            topic, number = place
+            if topic not in scans:
+                scans[topic] = self._log.scan(topic, partitions=[])
+            epoch = scans[topic]._epoch_before(number, end)
+            if epoch >= 0:
+                found[place] = epoch
+        return found
 
     # ---- the end of a batch ----
 
     def _now(self) -> Topics:
-        return Topics(self._log, self._settings, lenient=not self._settings.fail_on_data_loss)
+        return Topics(self._log, self._settings)
 
     def next(self, start: Offset, row_count: int | None) -> Offset:
         """The end of the next batch, at most about `row_count` offsets after `start`; `start` itself if there are no new records.
@@ -103,23 +136,24 @@ class StreamOffsets:
         Raises EmbedlogError, among others for a data loss that is fatal.
         """
         topics = self._now()
-        begins, first = self._begins(start, topics)
+        begun = self._begins(start, topics)
         ends = self._ends(topics)
         if self._publisher is not None:
-            self._publisher.publish({place: begin for place, begin in begins.items() if place not in first}, ends)
+            self._publisher.publish({place: begin for place, begin in begun.places.items() if place not in begun.first}, ends)
         if self._targets is not None:
             ends = {place: min(end, self._targets.get(place, 0)) for place, end in ends.items()}
-        spans = {place: max(0, ends[place] - begin) for place, begin in begins.items()}
+        spans = {place: max(0, ends[place] - begin) for place, begin in begun.places.items()}
         total = sum(spans.values())
-        if total == 0 or (row_count is not None and self._waits(total)):
+        if not begun.has_lost and (total == 0 or (row_count is not None and self._waits(total))):
             return start
         self._moved_s = self._clock()
         if row_count is not None and total > row_count:
             spans = {place: share(span, row_count, total) for place, span in spans.items()}
-        moved = {place: begin + spans[place] for place, begin in begins.items()}
-        if start.get("init"):
-            first = places(start["o"]) | first
-        return self._offset(moved, topics) | ({"first": written(first)} if first else {})
+        moved = {place: begin + spans[place] for place, begin in begun.places.items()}
+        before = places(start["o"])
+        epochs = {place: epoch for place, epoch in places(start.get("e", {})).items() if before.get(place) == moved.get(place)}
+        first = places(start["o"]) | begun.first if start.get("init") else begun.first
+        return self._offset(moved, topics, self._epochs(moved, epochs)) | ({"first": written(first)} if first else {})
 
     def _waits(self, total: int) -> bool:
         """Whether `minOffsetsPerTrigger` is not reached and time is left; never for a query with a pinned end."""
@@ -127,41 +161,92 @@ class StreamOffsets:
             return False
         return (self._clock() - self._moved_s) * 1000 < self._settings.max_delay_ms
 
-    def _begins(self, start: Offset, topics: Topics) -> tuple[Places, Places]:
-        """Where the next batch begins in each existing partition, and the subset of partitions that `start` lacks."""
+    def _begins(self, start: Offset, topics: Topics) -> _Begun:
+        """Where the next batch begins in each existing partition. Raises EmbedlogError for a loss that is fatal."""
         check_version(start)
-        known, ids = places(start["o"]), start["id"]
-        self._check_topics(ids, topics)
-        begins: Places = {}
-        first: Places = {}
+        known, ids, epochs = places(start["o"]), start["id"], places(start.get("e", {}))
+        lost_topics = self._lost_topics(ids, topics)
+        begun = _Begun({}, {}, bool(lost_topics))
         for topic, partition in topics.partitions:
             place = (topic, partition.partition)
-            same = ids.get(topic, "") == topics.descriptions[topic].topic_id
-            if not same or place not in known:
-                begins[place] = first[place] = partition.log_start_offset
+            if place not in known or topic in lost_topics:
+                begun.places[place] = begun.first[place] = partition.log_start_offset
                 continue
-            end = topics.awaited_end(topic, partition, known[place])
-            if known[place] > end:
-                lost(
-                    "the log ends before the position of this query",
-                    self._settings.fail_on_data_loss,
-                    topic=topic, partition=partition.partition, offset=known[place], path=partition.path,
-                    begin=partition.log_start_offset, end=end,
-                )  # fmt: skip
-            begins[place] = known[place]
-        return begins, first
+            begun.places[place] = self._begin(topics, place, partition, known[place], epochs.get(place, -1))
+            if begun.places[place] != known[place]:
+                begun.first[place] = begun.places[place]
+                begun = begun._replace(has_lost=True)
+        return begun
 
-    def _check_topics(self, ids: Mapping[str, str], topics: Topics) -> None:
-        """Check that the topics of the query still exist with the same ids. Raises UnknownTopicOrPartitionError."""
-        for name, identity in ids.items():
-            found = topics.descriptions.get(name)
-            if (found is None or found.topic_id != identity) and self._settings.fail_on_data_loss:
-                what = "is deleted" if found is None else "is another one now"
-                raise embedlog.UnknownTopicOrPartitionError(
-                    f"topic {name}, which this query reads, {what} (failOnDataLoss=false ignores it)",
-                    path=first_of(self._settings.directory),
-                    expected=f"topic id {identity}", found=None if found is None else found.topic_id,
+    def _begin(self, topics: Topics, place: Place, partition: embedlog.PartitionDescription, position: int, epoch: int) -> int:
+        """The position of a partition, or the one that replaces it if the log does not contain it any more."""
+        topic, number = place
+        lost_from, words = self._cut(place, partition, position, epoch)
+        end = topics.awaited_end(topic, partition, position)
+        if not words and position <= end:
+            return position
+        if not words and position <= topics.awaited_end(topic, partition, position, "read_uncommitted"):
+            if self._settings.fail_on_data_loss:
+                raise embedlog.OffsetOutOfRangeError(
+                    f"this query has read records after the last stable offset {end}, and isolation.level is read_committed now:"
+                    " an open transaction hides them; restart with the earlier level or after the end of the transaction"
+                    " (failOnDataLoss=false waits for it)",
+                    topic=topic, partition=number, offset=position, path=partition.path,
+                    expected=f"at most {end}", found=position,
                 )  # fmt: skip
+            return position
+        if not words:
+            lost_from, words = end, "the log ends before the position of this query"
+        lost(
+            words, self._settings.fail_on_data_loss, topic=topic, partition=number, offset=position, path=partition.path,
+            begin=partition.log_start_offset, end=end,
+        )  # fmt: skip
+        return max(partition.log_start_offset, min(lost_from, end))
+
+    def _cut(self, place: Place, partition: embedlog.PartitionDescription, position: int, epoch: int) -> tuple[int, str]:
+        """The offset below `position` from which on the log has other records, and what happened; no words if it has the same.
+
+        As a consumer does: the epoch of the record before the position must reach up to it. Records that retention removed are
+        none of this. A position that was compared is compared again when the partition is in another epoch.
+        """
+        compared = (position, epoch, partition.leader_epoch)
+        if epoch < 0 or position <= partition.log_start_offset or self._compared.get(place) == compared:
+            return position, ""
+        topic, number = place
+        known, end = self._log.scan(topic, partitions=[])._epoch_end(number, epoch)
+        if known >= 0 and position <= end:
+            self._compared[place] = compared
+            return position, ""
+        words = f"the log was cut or restored below the position of this query: its leader epoch {epoch} "
+        if known < 0:
+            return partition.log_start_offset, words + "is unknown now"
+        return end, words + f"ends at {end} now, and records from there on are others"
+
+    def _lost_topics(self, ids: Mapping[str, str], topics: Topics) -> set[str]:
+        """The topics of the query that are gone, or others now. Raises UnknownTopicOrPartitionError if that is fatal."""
+        changed = {
+            name: identity for name, identity in ids.items()
+            if name not in topics.descriptions or topics.descriptions[name].topic_id != identity
+        }  # fmt: skip
+        if not changed:
+            return set()
+        there = self._log.topics(include_internal=True)
+        for name, identity in changed.items():
+            found = topics.descriptions.get(name)
+            if found is not None:
+                what = "is another one now"
+            else:
+                what = "is no longer subscribed" if name in there else "is deleted"
+            fatal = self._settings.fail_on_data_loss
+            problem = embedlog.UnknownTopicOrPartitionError(
+                f"topic {name}, which this query reads, {what}" + (" (failOnDataLoss=false ignores it)" if fatal else ""),
+                path=first_of(self._settings.directory),
+                expected=f"topic id {identity}", found=None if found is None else found.topic_id,
+            )  # fmt: skip
+            if fatal:
+                raise problem
+            logger.warning("%s", problem)
+        return set(changed)
 
     def done(self, end: Offset) -> None:
         """Spark has committed the results of all records before `end`."""
@@ -183,7 +268,9 @@ class StreamOffsets:
             for (topic, number), last in places(end["o"]).items()
             if begins.get((topic, number), last) < last
         ]
-        return tasks_of(self._log, self._settings, pieces)
+        ids = {piece.topic: piece.topic_id for piece in pieces}
+        here = {topic for topic, identity in ids.items() if is_present(self._log, self._settings, topic, identity)}
+        return tasks_of(self._log, self._settings, [piece for piece in pieces if piece.topic in here])
 
 
 def share(span: int, row_count: int, total: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import TopicPartition
+from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog._native import system
 from embedlog.admin.backup import _Copier
 from embedlog.errors import (
@@ -99,16 +99,42 @@ def test_opening_the_copy_reads_no_log(log: embedlog.Log, tmp_path: Path) -> Non
     log.backup(tmp_path / "copy")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.*index")}
     with embedlog.open(tmp_path / "copy", config=QUIET) as copy:
-        assert copy._engine.partition("t", 0).bounds() == log._engine.partition("t", 0).bounds()
+        bounds = log._engine.partition("t", 0).bounds()
+        assert copy._engine.partition("t", 0).bounds() == bounds._replace(epoch=bounds.epoch + 1)
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.*index")}
     assert after == before
+
+
+def test_what_is_appended_to_a_copy_is_told_from_what_the_original_got(tmp_path: Path) -> None:
+    """A reader of the original that continues in the copy, which has grown past its position, misses nothing in silence."""
+    with embedlog.open(tmp_path / "log", config=QUIET) as log:
+        log.create_topic("t")
+        log.create_topic("empty")
+        with log.producer() as producer:
+            producer.send_batch("t", [b"a"] * 10)
+            producer.flush()
+            log.backup(tmp_path / "copy")
+            producer.send_batch("t", [b"b"] * 10)
+    with embedlog.open(tmp_path / "copy", config=QUIET) as copy:
+        copy.backup(tmp_path / "restored")
+    with embedlog.open(tmp_path / "restored", config=QUIET) as restored:
+        with restored.producer() as producer:
+            producer.send_batch("t", [b"c"] * 30)
+        records = list(restored.scan("t").records())
+        assert [record.leader_epoch for record in records] == [0] * 10 + [2] * 30
+        assert restored.describe_topic("empty").partitions[0].leader_epoch == 0
+        with restored.consumer(auto_offset_reset="none") as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            consumer.seek(TopicPartition("t", 0), OffsetAndMetadata(20, leader_epoch=0))
+            with pytest.raises(embedlog.LogTruncationError, match="that epoch ends at 10 now"):
+                consumer.poll(5)
 
 
 def test_sealed_segments_are_byte_for_byte_what_a_close_leaves(log: embedlog.Log, tmp_path: Path) -> None:
     log.backup(tmp_path / "copy")
     log.close()
     for path in sorted((tmp_path / "copy").glob("t-*/*")):
-        if path.suffix in (".log", ".index", ".timeindex", ".snapshot") or path.name == "leader-epoch-checkpoint":
+        if path.suffix in (".log", ".index", ".timeindex", ".snapshot"):
             assert path.read_bytes() == (log.path / path.relative_to(tmp_path / "copy")).read_bytes(), path
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         assert (tmp_path / "copy" / name).read_bytes() == (log.path / name).read_bytes()

@@ -282,6 +282,19 @@ def test_a_topic_made_anew_is_another_one(log: embedlog.Log) -> None:
         table(planned)
 
 
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_a_task_passes_over_a_lost_topic_if_that_is_allowed(
+    log: embedlog.Log, caplog: pytest.LogCaptureFixture, is_made_anew: bool
+) -> None:
+    planned = tasks(log.path, failOnDataLoss="false")
+    log.delete_topic("t")
+    if is_made_anew:
+        log.create_topic("t", partitions=2)
+        append(log, 200)
+    assert table(planned).num_rows == 0
+    assert caplog.text.count("topic t is passed over") == len(planned)
+
+
 def test_a_directory_that_a_machine_does_not_see(tmp_path: Path) -> None:
     task = Task(str(tmp_path / "elsewhere"), (Piece("t", "id", 0, 0, 1),))
     with pytest.raises(embedlog.StorageError, match="does not see the same log directory as the driver"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,3 +214,199 @@ def test_the_latest_is_where_partitions_end(log: embedlog.Log) -> None:
     query = Query(log)
     assert places(query.follower.latest()["o"]) == {("t", 0): 50, ("t", 1): 50}
     query.follower.close()
+
+
+# ---- losses: a position that does not exist any more is said once, and replaced -----------------------------------------
+
+
+def put_back(path: Path, copy: Path) -> embedlog.Log:
+    shutil.rmtree(path)
+    shutil.move(copy, path)
+    return embedlog.open(path, config={"housekeeping": False})
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What the source has logged, as it comes."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("embedlog.spark")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+def test_a_log_that_is_shorter_than_the_checkpoint_is_read_from_its_end_on(tmp_path: Path, warnings: list[str]) -> None:
+    path, copy = tmp_path / "log", tmp_path / "copy"
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        log.create_topic("t", partitions=2)
+        append(log, 100)
+        query, strict = (Query(log, failOnDataLoss=text) for text in ("false", "true"))
+    shutil.copytree(path, copy)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        append(log, 40)
+    assert query.batch() == strict.batch() == 140
+    query.follower.close()
+    strict.follower.close()
+    with put_back(path, copy) as log:
+        query.restart()
+        strict.restart()
+        with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"below the position of this query"):
+            strict.plan()
+        for _ in range(20):
+            query.batch()
+        assert len(warnings) == 2  # one for each partition
+        query.restart()
+        append(log, 80)  # past the position in the checkpoint
+        assert query.batch() == 80
+        assert len(warnings) == 2
+        query.follower.close()
+        strict.follower.close()
+
+
+@pytest.mark.parametrize("has_epochs", [True, False], ids=["with epochs", "an offset of an earlier version"])
+def test_records_of_a_restored_log_are_not_skipped(tmp_path: Path, warnings: list[str], has_epochs: bool) -> None:
+    path, backup = tmp_path / "log", tmp_path / "backup"
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        log.create_topic("t", partitions=2)
+        append(log, 100)
+        log.backup(backup)
+        append(log, 40)
+        query, strict = (Query(log, failOnDataLoss=text) for text in ("false", "true"))
+        assert query.batch() == strict.batch() == 140
+    for each in (query, strict):
+        each.follower.close()
+        if not has_epochs:
+            each.ends = [json.dumps({name: part for name, part in json.loads(end).items() if name != "e"}) for end in each.ends]
+    shutil.rmtree(path)
+    with embedlog.open(backup, read_only=True) as source:
+        source.backup(path)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        append(log, 60)
+        query.restart()
+        strict.restart()
+        if not has_epochs:  # nothing tells the records apart
+            assert query.batch() == strict.batch() == 20
+        else:
+            with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"leader epoch 0 ends at 50 now.*failOnDataLoss=false"):
+                strict.plan()
+            assert query.batch() == 60
+            assert len(warnings) == 2
+            assert query.batch() == 0
+            append(log, 10)
+            assert query.batch() == 10
+        assert len(warnings) in (0, 2)
+        query.follower.close()
+        strict.follower.close()
+
+
+def test_a_log_in_a_later_epoch_with_the_same_records_is_no_loss(log: embedlog.Log, tmp_path: Path) -> None:
+    query = Query(log)
+    assert query.batch() == 100
+    query.follower.close()
+    log.backup(tmp_path / "backup")
+    path = log.path
+    log.close()
+    with put_back(path, tmp_path / "backup") as same:
+        query.restart()
+        assert query.batch() == 0
+        append(same, 20)
+        assert query.batch() == 20
+        assert json.loads(query.ends[-1])["e"] == {"t": {"0": 1, "1": 1}}
+        query.follower.close()
+
+
+LOST = ["deleted", "made anew", "made anew with fewer partitions"]
+
+
+def lose_topic(log: embedlog.Log, how: str) -> None:
+    log.delete_topic("t")
+    if how != "deleted":
+        log.create_topic("t", partitions=1 if "fewer" in how else 2)
+        append(log, 7, partitions=1)
+
+
+@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("when", ["between two batches", "after a batch was planned", "before the query"])
+def test_a_lost_topic_is_passed_over_if_that_is_allowed(log: embedlog.Log, warnings: list[str], how: str, when: str) -> None:
+    log.create_topic("u")
+    append(log, 10, partitions=1, topic="u")
+    query, strict = Query(log, subscribe="t,u", failOnDataLoss="false"), Query(log, subscribe="t,u")
+    rows = 7 if how != "deleted" else 0
+    if when == "before the query":
+        lose_topic(log, how)
+        assert query.batch() == 10 + rows
+        assert len(warnings) == (how == "deleted")
+        if how == "deleted":
+            with pytest.raises(embedlog.UnknownTopicOrPartitionError, match="no such topic: t"):
+                strict.start()
+    else:
+        assert query.plan()
+        assert strict.plan()
+        if when == "between two batches":
+            assert query.run() == strict.run() == 110
+        lose_topic(log, how)
+        query.restart()
+        strict.restart()
+        with pytest.raises(embedlog.UnknownTopicOrPartitionError):
+            strict.run() if "planned" in when else strict.plan()
+        if "planned" in when:
+            assert query.run() == 10
+        assert query.batch() == rows
+        assert sum("is passed over" in text for text in warnings) == ("planned" in when)
+        assert sum("which this query reads" in text for text in warnings) == 1
+    append(log, 3, partitions=1, topic="u")
+    assert query.batch() == 3
+    assert query.batch() == 0
+    query.follower.close()
+    strict.follower.close()
+
+
+def test_a_name_that_no_topic_has_is_an_error_also_if_losses_are_allowed(log: embedlog.Log) -> None:
+    query = Query(log, subscribe="tt", failOnDataLoss="false")
+    with pytest.raises(embedlog.UnknownTopicOrPartitionError, match="no such topic: tt"):
+        query.start()
+    query.follower.close()
+
+
+def test_a_smaller_subscription_is_no_deleted_topic(log: embedlog.Log, warnings: list[str]) -> None:
+    log.create_topic("u")
+    append(log, 10, partitions=1, topic="u")
+    query = Query(log, subscribe="t,u")
+    assert query.batch() == 110
+    for text in ("true", "false"):
+        query.settings = parse({"path": str(log.path), "subscribe": "t", "failOnDataLoss": text}, stream=True)
+        query.restart()
+        if text == "true":
+            with pytest.raises(embedlog.UnknownTopicOrPartitionError, match=r"topic u, which .* is no longer subscribed"):
+                query.plan()
+    assert query.batch() == 0
+    append(log, 4)
+    assert query.batch() == 4
+    assert len(warnings) == 1
+    query.follower.close()
+
+
+def test_an_open_transaction_is_no_loss_for_a_query_that_reads_committed_now(log: embedlog.Log, warnings: list[str]) -> None:
+    with log.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"open", partition=0)
+        producer.flush()
+        append(log, 20)
+        query = Query(log)
+        assert query.batch() == 121
+        base = {"path": str(log.path), "subscribe": "t", "isolation.level": "read_committed"}
+        query.settings = parse(base, stream=True)
+        query.restart()
+        with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"last stable offset 50, and isolation\.level is"):
+            query.plan()
+        query.settings = parse(base | {"failOnDataLoss": "false"}, stream=True)
+        query.restart()
+        assert query.batch() == 0
+        producer.commit_transaction()
+        append(log, 10)
+        assert query.batch() == 10
+        assert warnings == []
+        query.follower.close()
