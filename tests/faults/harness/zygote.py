@@ -41,6 +41,7 @@ def serve(control: socket.socket) -> None:
     from tests.faults.spark import landing  # noqa: F401
     from tests.faults.transactions import cuts  # noqa: F401
     from tests.handover import crashing  # noqa: F401
+    from tests.machine import actor  # noqa: F401
 
     gc.freeze()
     logging.lastResort = None  # a recovery logs each truncation: thousands of lines here
