@@ -43,6 +43,7 @@ __all__ = [
     "byte_lock_try",
     "byte_unlock",
     "close",
+    "closer",
     "crash_now",
     "created_ns",
     "errno_of",
@@ -210,6 +211,11 @@ def open_file(path: str, flags: int, mode: int) -> int:
 
 def close(fd: int) -> int:
     return int(lib.el_close(fd))
+
+
+def closer(fd: int) -> Callable[[], int]:
+    """`close` of this descriptor, in one call of C that no interrupt can divide."""
+    return partial(lib.el_close, fd)
 
 
 def pread_into(fd: int, buffer: Buffer, position: int) -> int:

@@ -2,17 +2,58 @@
 
 NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside functions only
 NUMPY-2  an import that fails, such as one without a free descriptor, is a StorageError: it can happen in the middle of a read
-NUMPY-3  `load` imports it in a pause, before a use that should not wait for it. An error is left to that use
+NUMPY-3  a numpy that is half imported stays so. A fork waits for an import. The main thread, where signals are handled, leaves it to
+    another thread: an interrupt ends the wait, not the import
+NUMPY-4  `load` imports it in a pause, before a use that should not wait for it. An error is left to that use
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import os
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from embedlog.errors import StorageError
 
 __all__ = ["load", "np"]
+
+_importing = threading.RLock()
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+
+
+def _import_held() -> None:
+    with _importing:
+        import numpy  # noqa: F401
+
+
+def _import_numpy() -> None:
+    """Import numpy, if it is not imported yet (NUMPY-3). Raises what the import raises."""
+    module = sys.modules.get("numpy")
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        return
+    if threading.current_thread() is not threading.main_thread():
+        _import_held()
+        return
+    ended = threading.Lock()
+    ended.acquire()
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _import_held()
+        except BaseException as problem:  # noqa: BLE001  (raised by the thread that waits)
+            problems.append(problem)
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(work, ())  # not a threading.Thread: an interrupt in its `start` can stop it at its begin
+    ended.acquire()
+    if problems:
+        raise problems[0]
+
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +64,10 @@ else:
 
         def __getattr__(self, name: str) -> Any:
             try:
-                import numpy
+                _import_numpy()
             except OSError as problem:
                 raise StorageError("numpy cannot be imported", errno=problem.errno, path=problem.filename) from problem
-            value = getattr(numpy, name)
+            value = getattr(sys.modules["numpy"], name)
             setattr(self, name, value)
             return value
 
@@ -34,6 +75,6 @@ else:
 
 
 def load() -> None:
-    """Import numpy now (NUMPY-3). Cheap after the first call."""
+    """Import numpy now (NUMPY-4). Cheap after the first call."""
     with contextlib.suppress(StorageError):
         _ = np.ndarray

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from embedlog import _logging
 from embedlog._callbacks import Work
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
@@ -228,7 +229,7 @@ class ReplicaHousekeeper(Housekeeper):
                     jobs.clean(work)
                 jobs.points()
 
-    @contextlib.contextmanager
+    @scope
     def _of_directory(self, jobs: DirectoryJobs | None = None) -> Iterator[None]:
         """Work on one directory: if that fails, the others continue (REPLICAHOUSEKEEPER-3). Raises errors of the process.
 

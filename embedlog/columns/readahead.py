@@ -4,16 +4,21 @@ READAHEAD-1  pieces are returned in the order of their fetch, whichever thread d
 READAHEAD-2  at most `depth` pieces are prepared: memory does not grow with the amount of data
 READAHEAD-3  one thread fetches at a time, because a fetch begins at the end of the last; a consumer that would wait decodes
 READAHEAD-4  a failure is raised in place of its piece, after all earlier pieces, and ends the iteration
-READAHEAD-5  the thread ends with the iteration. It is not started for a single piece, or if the source has no more, because a
-    thread costs as much as a small piece
+READAHEAD-5  the thread ends with the iteration, whatever interrupts that. It is not started for a single piece, or if the source
+    has no more, because a thread costs as much as a small piece
+READAHEAD-6  the mutex and the two sleeps are locks in C: a `threading.Condition` is entered by Python code, where an interrupt
+    would leave it taken
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
+
+from embedlog._native.scope import Guard
 
 Fetched = TypeVar("Fetched")
 Piece = TypeVar("Piece")
@@ -31,19 +36,23 @@ def read_ahead(
     The thread ends at its next step after the iterator is closed or freed.
     """
     queue = _ReadAhead(fetch, decode, depth, more)
-    try:
+    with Guard(queue.stop):
         while True:
             piece = queue.take()
             if piece is None:
                 return
             yield piece[0]
             del piece  # free the memory of this piece before the next one is requested
-    finally:
-        queue.stop()
+
+
+def _wake(sleeper: threading.Lock) -> None:
+    """End the present or next sleep of the thread that sleeps by acquiring this lock."""
+    with contextlib.suppress(RuntimeError):  # free: the thread was woken already
+        sleeper.release()
 
 
 class _ReadAhead(Generic[Fetched, Piece]):
-    """The queue between two threads. `_changed` guards all fields but the callables; `_fetching` is the right to fetch."""
+    """The queue between two threads. `_mutex` guards all fields but the callables; `_fetching` is the right to fetch."""
 
     def __init__(
         self, fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], Piece], depth: int, more: Callable[[], bool]
@@ -52,7 +61,9 @@ class _ReadAhead(Generic[Fetched, Piece]):
         self._decode = decode
         self._depth = depth
         self._more = more
-        self._changed = threading.Condition()
+        self._mutex = threading.RLock()  # reentrant: a garbage collection in this thread may free the iterator
+        self._consumer_sleeps = threading.Lock()
+        self._thread_sleeps = threading.Lock()
         self._fetching = False
         self._begun = 0  # fetches that began: the number of the next piece
         self._taken = 0  # pieces that the consumer has: the number of the next one
@@ -66,28 +77,30 @@ class _ReadAhead(Generic[Fetched, Piece]):
     def take(self) -> tuple[Piece] | None:
         """The next piece; None after the last. Raises the error of its fetch or decoding."""
         while True:
-            with self._changed:
-                while not (action := self._action_locked()):
-                    self._changed.wait()
+            with self._mutex:
+                action = self._action_locked()
                 if self._taken in self._ready:
                     found = self._ready.pop(self._taken)
                     self._taken += 1
-                    self._changed.notify_all()
+                    self._wake_both()
                     if isinstance(found, Exception):
                         raise found
                     return found
                 if action == "end":
                     return None
-            self._prepare()
-            self._start_thread()
+            if action == "prepare":
+                self._prepare()
+                self._start_thread()
+            else:
+                self._consumer_sleeps.acquire()
 
     def _action_locked(self) -> str:
-        """The next action of the consumer: "take", "prepare", "end", or "" to wait."""
+        """The next action of the consumer: "take", "prepare", "end", or "wait"."""
         if self._taken in self._ready:
             return "take"
         if self._ended:
-            return "end" if self._taken >= self._begun else ""
-        return "" if self._fetching else "prepare"
+            return "end" if self._taken >= self._begun else "wait"
+        return "wait" if self._fetching else "prepare"
 
     def _start_thread(self) -> None:
         if self._thread is None and not self._ended and self._more():  # without it no other thread fetches
@@ -98,16 +111,20 @@ class _ReadAhead(Generic[Fetched, Piece]):
         """Begins no further piece. In a forked child the other thread does not exist, and its locks are undefined."""
         if os.getpid() != self._pid:
             return
-        with self._changed:
+        with self._mutex:
             self._ended = True
             self._ready.clear()
-            self._changed.notify_all()
+            self._wake_both()
 
     # ---- both threads ----
 
+    def _wake_both(self) -> None:
+        _wake(self._consumer_sleeps)
+        _wake(self._thread_sleeps)
+
     def _prepare(self) -> None:
         """Fetches and decodes one piece, if this thread may fetch; an error takes the place of the piece (READAHEAD-4)."""
-        with self._changed:
+        with self._mutex:
             if self._ended or self._fetching:
                 return
             self._fetching = True
@@ -116,10 +133,10 @@ class _ReadAhead(Generic[Fetched, Piece]):
         result: tuple[Piece] | Exception | None = None
         try:
             fetched = self._fetch()
-            with self._changed:
+            with self._mutex:
                 self._fetching = False
                 self._ended = self._ended or fetched is None
-                self._changed.notify_all()
+                self._wake_both()
             if fetched is not None:
                 result = (self._decode(fetched),)
         except Exception as error:  # noqa: BLE001  (the consumer raises it, when it comes to this piece)
@@ -127,22 +144,24 @@ class _ReadAhead(Generic[Fetched, Piece]):
         except BaseException:  # an interrupt in the thread of the consumer is raised at once
             self.stop()
             raise
-        with self._changed:
+        with self._mutex:
             if result is None:
                 self._begun -= 1  # at the end there is no piece, and no other thread began one
             else:
                 self._ready[number] = result
             if isinstance(result, Exception):
                 self._fetching, self._ended = False, True
-            self._changed.notify_all()
+            self._wake_both()
 
     # ---- the second thread ----
 
     def _run_thread(self) -> None:
         while True:
-            with self._changed:
-                while not self._ended and (self._fetching or self._begun - self._taken >= self._depth):
-                    self._changed.wait()
+            with self._mutex:
                 if self._ended:
                     return
-            self._prepare()
+                is_full = self._fetching or self._begun - self._taken >= self._depth
+            if is_full:
+                self._thread_sleeps.acquire()
+            else:
+                self._prepare()

@@ -6,13 +6,13 @@ DUTYDELAY-2  in a set the group's partition can have no leader, or too few repli
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from embedlog import _logging
+from embedlog._native.scope import scope
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class DutyDelays:
         self._engine, self._group_id = engine, group_id
         self._blocked_since_ns: int | None = None
 
-    @contextlib.contextmanager
+    @scope
     def blocked(self) -> Iterator[None]:
         """DUTYDELAY-1. Raises LockTimeoutError after `lock.timeout.ms` without success."""
         try:
@@ -43,7 +43,7 @@ class DutyDelays:
             return
         self._blocked_since_ns = None
 
-    @contextlib.contextmanager
+    @scope
     def unavailable(self) -> Iterator[None]:
         """DUTYDELAY-2."""
         try:

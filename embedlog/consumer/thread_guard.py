@@ -8,12 +8,12 @@ THREADGUARD-3  an interrupt at any point leaves the guard usable for the interru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import get_ident
 from time import monotonic, sleep
 from types import TracebackType
 
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.errors import ConcurrentUseError
 from embedlog.storage.call_deadline import Until
 
@@ -43,7 +43,7 @@ class ThreadGuard:
             raise ConcurrentUseError(f"{self._what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
         self._depth += 1
 
-    @contextmanager
+    @scope
     def claimed_within(self, timeout_s: float | None) -> Iterator[None]:
         """As `with` itself, but waits for the thread inside, which was asked to leave. Raises ConcurrentUseError."""
         until = None if timeout_s is None else monotonic() + timeout_s

@@ -7,12 +7,12 @@ CLOSEDDIRECTORY-2  the last use is determined before `.lock` is held. The lock f
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.config.topic import LogConfig
 from embedlog.coordination.directory import Directory
 from embedlog.errors import DirectoryInUseError
@@ -38,7 +38,7 @@ def last_use(path: Path) -> Use:
         directory.release()
 
 
-@contextlib.contextmanager
+@scope
 def held(path: Path) -> Iterator[Use]:
     """Hold a closed directory (CLOSEDDIRECTORY-1). Raises DirectoryInUseError if any process uses it."""
     mode = LogConfig().file_mode

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from embedlog import _logging
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.coordination import replay
 from embedlog.coordination.host import PartitionHost
 from embedlog.coordination.replay import TransactionalView, View
@@ -303,7 +304,7 @@ class InternalTopic(Generic[V]):
                     raise
             self._host.await_topics(version, min(wait_end(deadline_ns), system.boot_ns() + RETRY_NS))
 
-    @contextlib.contextmanager
+    @scope
     def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
         """The partition's lock with a current view, for a decision and its append.
 

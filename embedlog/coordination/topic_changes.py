@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
 from embedlog.errors import EmbedlogError, ReadOnlyError
@@ -45,7 +46,7 @@ class TopicChanges:
         if self._lock is not None:
             self._lock.close()
 
-    @contextlib.contextmanager
+    @scope
     def directory_lock(self) -> Iterator[None]:
         """The lock for changes of topics and of the directory's checkpoints. Raises LockTimeoutError, ReadOnlyError."""
         if self._lock is None:
@@ -53,7 +54,7 @@ class TopicChanges:
         with self._lock.hold(files.deadline_after(self._host.config.lock_timeout_ms / 1000)):
             yield
 
-    @contextlib.contextmanager
+    @scope
     def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
         """The directory lock, with the file of topics read and interrupted changes completed (TOPICCHANGE-1)."""
         with self.directory_lock():

@@ -10,13 +10,16 @@ APPENDLOCK-4  damage can make a repair impossible. A holder without a repair may
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Final, NamedTuple
 
 from embedlog._native import replication, system
 from embedlog._native.replication import Replica
+from embedlog._native.scope import Guard, scope
 from embedlog._native.system import Published
 from embedlog.errors import (
     EmbedlogError,
@@ -89,24 +92,19 @@ class AppendLock:
         """As `exclusive`. REQUIRES the mutex."""
         return self._exclusive(deadline_ns, NO_MUTEX)
 
-    @contextlib.contextmanager
+    @scope
     def _exclusive(self, deadline_ns: int, mutex: contextlib.AbstractContextManager[None]) -> Iterator[LockedPartition]:
-        with mutex:
-            broken = True
+        with mutex, Guard(self._end, told=True):
             lock_order.taken(self._lock_name)
-            try:
-                shown = self._begin(deadline_ns)
-                yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
-                broken = False
-            finally:
-                writer = self.state.writer
-                if writer is not None:  # an interrupt may follow the locking at once: a lock that is not held is not harmed
-                    try:
-                        writer.end(broken)
-                    except BaseException:  # an interrupt before the call had an effect
-                        writer.end(True)
-                        raise
-                lock_order.left(self._lock_name)
+            shown = self._begin(deadline_ns)
+            yield LockedPartition(self.state, self.segments, self.writer, self.producers, shown)
+
+    def _end(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        """Give the OFD lock back; after an exception the next holder repairs. A lock that is not held is not harmed."""
+        writer = self.state.writer
+        if writer is not None:
+            writer.end(kind is not None)
+        lock_order.left(self._lock_name)
 
     def _held(self) -> LockedPartition:
         return LockedPartition(self.state, self.segments, self.writer, self.producers)
@@ -216,7 +214,7 @@ class AppendLock:
         if damaged:
             self.state.remap_mutexed()
 
-    @contextlib.contextmanager
+    @scope
     def unrepairable(self, deadline_ns: int) -> Iterator[LockedPartition | None]:
         """The lock of a partition whose repair fails, without the repair; None if no repair is due (APPENDLOCK-4).
 
@@ -227,15 +225,16 @@ class AppendLock:
             writer, lock = self.writer.native(), self.writer.lock_file
             if lock is None:
                 self.state.raise_closed()
-            lock_order.taken(self._lock_name)
-            try:
+            with Guard(functools.partial(self._leave_broken, writer)):
+                lock_order.taken(self._lock_name)
                 self.state.lock_os(lock, deadline_ns)
                 page = self.state.page
                 due = page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT)
                 yield self._held() if due else None
-            finally:
-                writer.end(True)
-                lock_order.left(self._lock_name)
+
+    def _leave_broken(self, writer: system.Writer) -> None:
+        writer.end(True)
+        lock_order.left(self._lock_name)
 
     # ---- for readers -----------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ PIN-3  files that were compacted after the first pin lack records that later com
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format import aborted_transactions
@@ -43,7 +43,7 @@ class Pin(NamedTuple):
     held: dict[int, int] | None = None  # descriptors of the segments, by base (PIN-2)
     aborted: dict[int, bytes] | None = None  # their transaction indexes, read when they were opened
 
-    @contextlib.contextmanager
+    @scope
     def opened(self, base: int) -> Iterator[int]:
         """The log file of a segment."""
         if self.held is not None:
@@ -96,7 +96,7 @@ def pin_of(partition: Partition, now: Published | None = None, end: int | None =
     return Pin(partition, now, partition.loaded, segments, end)
 
 
-@contextlib.contextmanager
+@scope
 def held(partition: Partition, end: int) -> Iterator[Pin]:
     """Pin a partition up to the `end` of an earlier pin, and open its files (PIN-2).
 
@@ -139,7 +139,7 @@ def _opened(partition: Partition, end: int, fds: dict[int, int]) -> Pin | None:
     return pin._replace(held=fds, aborted={info.base: _whole(pin, info, aborted[info.base]) for info in pin.segments})
 
 
-@contextlib.contextmanager
+@scope
 def _moment(partition: Partition) -> Iterator[Published]:
     """The published tuple. No file is replaced inside the block, except where this process may not lock."""
     if partition.read_only:

@@ -13,7 +13,6 @@ SYNCER-5  while several senders wait for syncs, a sync waits for as many new rec
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -24,6 +23,7 @@ from typing import Final
 
 from embedlog import _logging, index, segment
 from embedlog._native import system, waits
+from embedlog._native.scope import scope
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Chain
@@ -106,7 +106,7 @@ class Syncer:
         if lock is not None:
             lock.close()
 
-    @contextlib.contextmanager
+    @scope
     def _use(self) -> Iterator[locks.LockFile]:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
         page = self._state.page
@@ -118,7 +118,7 @@ class Syncer:
         finally:
             page.unpin()
 
-    @contextlib.contextmanager
+    @scope
     def _use_held(self) -> Iterator[locks.LockFile]:
         state = self._state
         with self._opening:

@@ -18,7 +18,6 @@ ACCUMULATOR-8  a partition queue is written by the thread that has entered it. T
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import sys
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog import _callbacks
 from embedlog._native import _rows
+from embedlog._native.scope import scope
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.producer.awaitable import await_future
 from embedlog.producer.delivery_failures import raised_of
@@ -380,7 +380,7 @@ def _left(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(0.0, deadline - time.monotonic())
 
 
-@contextlib.contextmanager
+@scope
 def _waiting_for(thread: threading.Thread) -> Iterator[None]:
     """Record that the caller waits for a producer's thread. Raises StateError if that thread waits for the caller's."""
     me = threading.current_thread()

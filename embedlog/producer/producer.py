@@ -14,12 +14,12 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
@@ -270,7 +270,7 @@ class Producer(Generic[K, V]):
         self._pipeline.check_open()
         self._transaction.send_offsets(offsets, group_metadata)
 
-    @contextmanager
+    @scope
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
 

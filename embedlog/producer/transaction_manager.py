@@ -19,9 +19,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from embedlog._native.scope import Guard, scope
 from embedlog.coordination.groups.commit_checks import checked_offsets
 from embedlog.errors import (
     CommitFailedError,
@@ -335,29 +336,25 @@ class Transaction:
         if not self._accumulator.flush(max(0, deadline_ns - self._clock_ns()) / 1e9):
             raise DeadlineError("not all records were written in time", expected=f"{self._timeout_s} s (max.block.ms)")
 
-    @contextmanager
+    @scope
     def _decision(self) -> Iterator[None]:
         """While the owner ends the transaction: `_raise_failure` sees each failure before it, and no later one (TXNMANAGER-6)."""
-        with self._step:
-            self._deciding = True
-        try:
+        with Guard(partial(setattr, self, "_deciding", False)):
+            with self._step:
+                self._deciding = True
             yield
-        finally:
-            self._deciding = False
 
     def _raise_failure(self) -> None:
         error = self._machine.error
         if self.has_failed and error is not None:
             raise error
 
-    @contextmanager
+    @scope
     def _bounded(self, timeout_s: float | None) -> Iterator[None]:
         before = self._timeout_s
         self._timeout_s = before if timeout_s is None else min(before, timeout_s)
-        try:
+        with Guard(partial(setattr, self, "_timeout_s", before)):
             yield
-        finally:
-            self._timeout_s = before
 
 
 def _check_group(group: object) -> GroupMetadata:

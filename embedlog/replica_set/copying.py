@@ -18,13 +18,13 @@ COPYING-9  a follower takes the leader's log start also without a record. Its hi
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import replication
+from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
 from embedlog.partition.replication.replica_log import Fenced, Source, lacks_deleted, source_of
@@ -260,7 +260,7 @@ class _Ahead(threading.Thread):
         return self._found
 
 
-@contextlib.contextmanager
+@scope
 def _reading(partition: Partition, *, much: bool) -> Iterator[Read]:
     """A function that reads the chunk at an offset; if there is much to read, it begins to read the next one meanwhile."""
     if not much:

@@ -12,13 +12,13 @@ REPLICATEDPARTITION-3  `delete_records` raises the log start in the followers of
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from embedlog._native import system
+from embedlog._native.scope import Stack, scope, stack
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, NotEnoughReplicasAfterAppendError
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
@@ -209,7 +209,7 @@ class ReplicatedPartition(LedPartition):
 
     # ---- the append lock -------------------------------------------------------------------------
 
-    @contextlib.contextmanager
+    @scope
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedPartition]:
         """The append lock of the leader. On leaving it waits until everything in the log is committed (REPLICATEDPARTITION-2).
 
@@ -217,8 +217,8 @@ class ReplicatedPartition(LedPartition):
         """
         self._check_open()
         until = self._until(deadline_ns)
-        with contextlib.ExitStack() as stack:
-            leader, held = self._enter(stack, until)
+        with stack() as entered:
+            leader, held = self._enter(entered, until)
             self._held.leader, start = leader, held.state.read_page().log_end
             try:
                 yield held
@@ -310,16 +310,16 @@ class ReplicatedPartition(LedPartition):
             self._check_deadline(until)
         return False
 
-    def _enter(self, stack: contextlib.ExitStack, until: int) -> tuple[Leader, LockedPartition]:
+    def _enter(self, entered: Stack, until: int) -> tuple[Leader, LockedPartition]:
         """Take the append lock of the leader; of the next one if its directory fails or the leader changes."""
         while True:
             leader = self._led(until)
             try:
                 leader.partition.replica.require(leader.epoch, all_in_sync=True, needed=self._replicas.needed())
-                with contextlib.ExitStack() as entered:
-                    held = entered.enter_context(leader.partition.exclusive(self._replicas.lock_deadline(until)))
+                with stack() as tried:
+                    held = tried.enter(leader.partition.exclusive(self._replicas.lock_deadline(until)))
                     leader.partition.replica.check_leads(held, leader.epoch)
-                    stack.push(entered.pop_all())
+                    entered.take_over(tried)
                 return leader, held
             except NotLeader:
                 self._leader = None

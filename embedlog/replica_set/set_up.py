@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlog._native import system, waits
+from embedlog._native.scope import Guard, scope, stack
 from embedlog.errors import DirectoryInUseError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.membership import CheckedSet, Found, Member, Membership
@@ -94,14 +95,14 @@ def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0
     return True
 
 
-@contextlib.contextmanager
+@scope
 def open_locks(paths: Iterable[Path], deadline_ns: int, mode: int) -> Iterator[None]:
     """Hold the open locks of these directories (SETUP-1). Raises LockTimeoutError."""
-    with contextlib.ExitStack() as held:
+    with stack() as held:
         for name in sorted(os.fspath(path / file_names.OPEN_LOCK) for path in paths):
             lock = locks.LockFile(name, mode)
-            held.callback(lock.close)
-            held.enter_context(lock.hold(deadline_ns))
+            held.enter(Guard(lock.close))
+            held.enter(lock.hold(deadline_ns))
         yield
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
+from embedlog._native.scope import Guard, scope
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.storage import file_names
 
@@ -94,14 +95,12 @@ def close(fd: int) -> None:
         system.close(fd)
 
 
-@contextlib.contextmanager
+@scope
 def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -> Iterator[int]:
     """A descriptor that is closed on every exit of the block."""
     fd = open_file(path, flags, mode)
-    try:
+    with Guard(system.closer(fd)):
         yield fd
-    finally:
-        close(fd)
 
 
 def pread_into(fd: int, buffer: Buffer, position: int, path: str | os.PathLike[str] = "") -> int:
@@ -259,7 +258,7 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
         raise
 
 
-@contextlib.contextmanager
+@scope
 def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
     """Convert an OSError of Python's own calls into StorageError."""
     try:

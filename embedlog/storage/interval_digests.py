@@ -10,13 +10,13 @@ DIGEST-4  records count only if the segment's digest was carried forward from it
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog._native import codec
 from embedlog._native.lazy_numpy import np
+from embedlog._native.scope import scope
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import HEADER_SIZE, Batches
@@ -72,7 +72,7 @@ class Records:
         return State(_checked(number), position, digest, agreed), None
 
 
-@contextlib.contextmanager
+@scope
 def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Records | None]:
     """The records of a segment; None if it has no valid ones."""
     path = file_names.segment_path(directory, base, file_names.DIGESTS)

@@ -7,13 +7,14 @@ LOCKFILE-2  a lock file is never unlinked and never renamed over; only users wit
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 
 from embedlog._native import system
+from embedlog._native.scope import Guard, scope
 from embedlog.errors import LockTimeoutError, StateError, StorageError
 from embedlog.storage import files, lock_holders, lock_order
 
@@ -29,7 +30,7 @@ def owned(mutex: threading.RLock) -> bool:
     return bool(mutex._is_owned())  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
+@scope
 def holding(
     mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str], late: type[LockTimeoutError] = LockTimeoutError
 ) -> Iterator[None]:
@@ -39,19 +40,14 @@ def holding(
     """
     if owned(mutex):
         raise StateError("this thread holds the lock already", path=path)
-    try:
-        left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
-        if not mutex.acquire(timeout=min(left_s, threading.TIMEOUT_MAX)):
+    left_s = max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
+    with Guard(mutex.release, functools.partial(mutex.acquire, timeout=min(left_s, threading.TIMEOUT_MAX))) as taken:
+        if not taken:
             raise late("lock held by another thread of this process until the deadline", path=path)
         yield
-    finally:
-        try:
-            mutex.release()  # in one step: an interrupt could come between a check and the release
-        except RuntimeError:
-            pass  # not acquired
 
 
-@contextlib.contextmanager
+@scope
 def entering(
     mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str], late: type[LockTimeoutError]
 ) -> Iterator[None]:
@@ -114,6 +110,7 @@ class LockFile:
         files.checked(code, self.path, "lock")
 
     def unlock(self) -> None:
+        """Give the lock back. Idempotent."""
         system.unlock(self.fd)
         lock_order.left(self.path)
 
@@ -122,20 +119,20 @@ class LockFile:
         found, here = files.facts(self.fd, self.path), files.facts_of(self.path)
         return here is not None and (here.device, here.inode) == (found.device, found.inode)
 
-    @contextlib.contextmanager
+    @scope
     def hold(self, deadline_ns: int) -> Iterator[None]:
         """Hold the mutex and the exclusive lock: threads that share a descriptor do not exclude each other by the lock alone."""
-        with holding(self.mutex, deadline_ns, self.path), self._held():
+        with holding(self.mutex, deadline_ns, self.path), Guard(self.unlock):
             self.lock(deadline_ns)
             self.sign()
             yield
 
-    @contextlib.contextmanager
+    @scope
     def hold_while(self, needed: Callable[[], bool], sleep: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
         """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `sleep` while another process
         holds it.
         """
-        with holding(self.mutex, deadline_ns, self.path), self._held():
+        with holding(self.mutex, deadline_ns, self.path), Guard(self.unlock):
             while wanted := needed():
                 if self.try_lock():
                     self.sign()
@@ -144,18 +141,6 @@ class LockFile:
                     self.lock(deadline_ns)  # fails, with the message of a timeout
                 sleep()
             yield wanted
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """Unlock on every exit of the block."""
-        try:
-            yield
-        finally:
-            try:
-                self.unlock()
-            except BaseException:  # an interrupt before it was complete: repeat, it is idempotent
-                self.unlock()
-                raise
 
     def sign(self) -> None:
         """Write the holder's process id into the file: for messages only."""

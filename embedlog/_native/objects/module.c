@@ -48,7 +48,7 @@ static int module_fill(PyObject *module) {
                              el_batch_functions,     el_clock_functions, el_record_run_functions, extra_functions};
     int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_queue_ready, el_producer_batch_ready,
                                   el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready,
-                                  el_record_run_ready};
+                                  el_record_run_ready, el_scope_ready};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (PyModule_AddFunctions(module, tables[i]) < 0) return -1;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

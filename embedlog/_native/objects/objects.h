@@ -290,6 +290,7 @@ int el_tally_ready(PyObject *module);
 int el_direct_ready(PyObject *module);
 int el_router_ready(PyObject *module);
 int el_arrow_import_ready(PyObject *module);
+int el_scope_ready(PyObject *module);
 
 /* Creates a type from its spec and adds it to the module: a borrowed reference that lives as long as the module, or NULL. */
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);

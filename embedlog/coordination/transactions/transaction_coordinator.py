@@ -22,7 +22,6 @@ TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from embedlog import _logging
 from embedlog import transaction as machine
 from embedlog._native import system
+from embedlog._native.scope import scope, stack
 from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
@@ -150,7 +150,7 @@ class Transactions:
 
         return self.topic.repeated(attempt, until)
 
-    @contextlib.contextmanager
+    @scope
     def all_locks_held(self, until: int) -> Iterator[None]:
         """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end raises
         LeaderNotAvailableError (TXNCOORDINATOR-8).
@@ -158,9 +158,9 @@ class Transactions:
         A read-only log cannot make other processes wait.
         """
         numbers, epochs = [] if self.host.read_only else self.topic.here(), dict[int, int]()
-        with contextlib.ExitStack() as stack:
+        with stack() as held:
             for partition in sorted(map(self.topic.partition, numbers), key=lambda each: str(each.path)):
-                epochs[partition.number] = stack.enter_context(partition.exclusive(until)).now.epoch
+                epochs[partition.number] = held.enter(partition.exclusive(until)).now.epoch
             yield
         if epochs and not self.host.still_lead(self.topic.name, epochs):
             raise LeaderNotAvailableError(f"a leader of {self.topic.name} changed while its locks were held")
@@ -256,7 +256,7 @@ class Transactions:
                     done |= self.settle(*state, until)
         return done
 
-    @contextlib.contextmanager
+    @scope
     def _left_to_the_next_call(self, partition: TransactionalLog) -> Iterator[None]:
         try:
             yield

@@ -8,10 +8,10 @@ DIGESTCHECK-3  before a bad batch only batches up to a matching record count: th
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from embedlog._native.scope import scope
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format.record_batch import Batches, Problem, Scanned
 from embedlog.index import Place
@@ -34,7 +34,7 @@ class DigestCheck:
         self._state = state
         self._directory = str(state.path)
 
-    @contextlib.contextmanager
+    @scope
     def _records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
         """The digests of a segment from a number on; none if there are no more, or if their file is missing."""
         handles = self._state.context.handles

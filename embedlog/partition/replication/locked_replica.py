@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import Leading, Replica
+from embedlog._native.scope import scope
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.record_columns import CONTROL, Batches
@@ -214,7 +215,7 @@ class LockedReplica:
         held.state.manifest.note(start)
         held.state.manifest.sync()
 
-    @contextlib.contextmanager
+    @scope
     def _ending(self, run: memoryview, rows: Batches) -> Iterator[system.Ending]:
         """The end of a transaction; the run is a control batch."""
         held, row = self.held, rows[0]

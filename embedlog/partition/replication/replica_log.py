@@ -23,6 +23,7 @@ from typing import NamedTuple
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_FOLLOWER, ROLE_LEADER, ROLE_NONE, Leading, Members, Replica
+from embedlog._native.scope import scope
 from embedlog._native.system import Published
 from embedlog.errors import LockTimeoutError, OffsetOutOfRangeError, StorageError
 from embedlog.format.buffer_pool import BufferPool
@@ -96,7 +97,7 @@ class ReplicaLog:
         place, writer = (self._state.topic, self._state.number), self._state.writer
         return self._state.context.copied_bytes.get(place, 0) + (int(writer.raw.copied_bytes) if writer is not None else 0)
 
-    @contextlib.contextmanager
+    @scope
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[LockedReplica]:
         """The append lock, with everything repaired. Raises LockTimeoutError."""
         with self._lock.exclusive(deadline_ns) as held:

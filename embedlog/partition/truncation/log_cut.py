@@ -14,7 +14,6 @@ LOGCUT-6  after a loss found by a sync, a log of one directory begins a new epoc
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from embedlog import segment
 from embedlog._native import replication, system
 from embedlog._native.lazy_numpy import np
 from embedlog._native.replication import ROLE_NONE, Replica
+from embedlog._native.scope import scope
 from embedlog._native.system import Published
 from embedlog.errors import StorageError
 from embedlog.format import aborted_transactions
@@ -152,7 +152,7 @@ def _is_published(held: LockedPartition, now: Published, kind: int, base: int, o
     return remaining(directory, base, segment.size_of(directory, base), offset).size == now.segment_size
 
 
-@contextlib.contextmanager
+@scope
 def _no_sync(held: LockedPartition) -> Iterator[None]:
     """Hold the sync lock (LOGCUT-3). It is after the append lock in the order of locks."""
     lock = locks.LockFile(held.path / file_names.SYNC_LOCK, held.mode)

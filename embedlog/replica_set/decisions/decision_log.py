@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from embedlog import _logging
 from embedlog._native import system
+from embedlog._native.scope import scope
 from embedlog.errors import EmbedlogError
 from embedlog.replica_set.decisions import decision_view, promise
 from embedlog.replica_set.decisions.copies import Copy, CopyPartition
@@ -255,7 +256,7 @@ class DecisionLog:
                 except Again:
                     session.own = Own()
 
-    @contextlib.contextmanager
+    @scope
     def _session(self, deadline_ns: int) -> Iterator[Session]:
         session = Session(self._view, self._own, self._first_voters, self._known)
         self._own = Own()  # unless this session ends well

@@ -80,7 +80,8 @@ class Session:
         """Give all locks back, in any case."""
         for node in sorted(self._held, reverse=True):
             with contextlib.suppress(EmbedlogError):
-                self._held.pop(node).release(problem)
+                self._held[node].release(problem)
+            self._held.pop(node)
 
     def _each(self, action: Callable[[LockedCopy], None]) -> bool:
         """Do this with each locked copy; a failing one is left out. True if none failed."""

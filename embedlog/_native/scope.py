@@ -1,0 +1,58 @@
+"""Contains context managers whose end no interrupt can prevent: scopes and guards.
+
+The interpreter runs signal handlers between the instructions of Python functions, also at the first instruction of an `__exit__`
+that is written in Python. A KeyboardInterrupt there leaves the lock of a `contextlib.contextmanager` in a suspended generator,
+for as long as somebody keeps the exception. The ends of scopes and guards are one call of C (`objects/scope.c`).
+
+A `scope` is a generator function, as for `contextlib.contextmanager`. Its own instructions can be interrupted as those of any
+function. So it holds what others need (a lock, a mutex, an owner field, a pin) by a `Guard` or by another scope, never by
+`finally`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import ParamSpec, TypeVar
+
+from embedlog._native._rows import Guard, Scope
+
+__all__ = ["Guard", "Scope", "Stack", "scope", "stack"]
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+
+def scope(function: Callable[Parameters, Iterator[Value]]) -> Callable[Parameters, Scope[Value]]:
+    """Make a generator function with one `yield` a function that returns a context manager."""
+
+    @functools.wraps(function)
+    def make(*args: Parameters.args, **keywords: Parameters.kwargs) -> Scope[Value]:
+        return Scope(function(*args, **keywords))
+
+    return make
+
+
+class Stack:
+    """Scopes and guards that are entered one after another, and ended together in reverse order. Made by `stack`."""
+
+    def __init__(self, ends: ExitStack) -> None:
+        self._ends = ends
+
+    def enter(self, manager: AbstractContextManager[Value]) -> Value:
+        """Enter a scope or guard. Its end is noted before: one that is not entered ends without effect."""
+        self._ends.push(manager)
+        return manager.__enter__()
+
+    def take_over(self, other: Stack) -> None:
+        """End here what another stack has entered."""
+        self._ends.push(other._ends.pop_all())
+
+
+@scope
+def stack() -> Iterator[Stack]:
+    """An empty `Stack`, whose members end with the block."""
+    ends = ExitStack()
+    with Guard(ends.__exit__, told=True):
+        yield Stack(ends)
