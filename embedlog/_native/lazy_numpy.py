@@ -2,8 +2,8 @@
 
 NUMPY-1  a module of the package writes `from embedlog._native.lazy_numpy import np`, and uses numpy inside functions only
 NUMPY-2  an import that fails, such as one without a free descriptor, is a StorageError: it can happen in the middle of a read
-NUMPY-3  a numpy that is half imported stays so. A fork waits for an import. The main thread, where signals are handled, leaves it to
-    another thread: an interrupt ends the wait, not the import
+NUMPY-3  a numpy that is half imported stays so. A fork waits for an import. The main thread, where signals are handled, leaves it
+    to another thread: an interrupt ends the wait, not the import
 NUMPY-4  `load` imports it in a pause, before a use that should not wait for it. An error is left to that use
 """
 

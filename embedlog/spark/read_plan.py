@@ -135,7 +135,8 @@ class Topics:
         if offset <= end:
             return end
         number, level = partition.partition, isolation or self._settings.isolation
-        return self._log.scan(topic, partitions=number, isolation_level=level)._present(number, offset)[1]
+        scan = self._log.scan(topic, partitions=number, isolation_level=level)
+        return scan._present(number, offset)[1]
 
     def bounded(self, start: Bound, end: Bound) -> list[Piece]:
         """Each partition between its bounds, including empty pieces."""

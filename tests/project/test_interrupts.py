@@ -19,8 +19,8 @@ from embedlog.storage import files, locks
 from tests.support.interrupts import OF_THIS_INTERPRETER, Interrupt
 
 MODULES = (
-    "append_lock.py", "contextlib.py", "scope.py", "files.py", "locked_partition.py", "idempotent_append.py", "locks.py", "partition.py",
-    "producer_sequences.py", "state.py", "sync.py", "writer.py",
+    "append_lock.py", "contextlib.py", "scope.py", "files.py", "locked_partition.py", "idempotent_append.py", "locks.py",
+    "partition.py", "producer_sequences.py", "state.py", "sync.py", "writer.py",
 )  # fmt: skip
 # Only a remaining lock takes so long. Less is not enough: the next holder repairs, with one or two syncs, on a busy machine.
 PATIENCE_MS = 30_000

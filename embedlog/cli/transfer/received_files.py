@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from embedlog.errors import StorageError
+from embedlog import StorageError
 from embedlog.storage import files
 
 
