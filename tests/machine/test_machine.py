@@ -20,6 +20,7 @@ PIECES = 20
 DIRECTORIES = pytest.mark.parametrize("directories", [1, 3], ids=["one directory", "a set"])
 
 
+@pytest.mark.faults
 @DIRECTORIES
 def test_nothing_that_kafka_does_not_allow_is_seen(nursery: Nursery, seed: int, directories: int) -> None:
     counts = campaign.run_round(seed, directories, SHORT_EXAMPLES, nursery=nursery, shrink=False)
