@@ -43,7 +43,7 @@ __all__ = [
     "byte_lock_try",
     "byte_unlock",
     "close",
-    "closer",
+    "close_at_once",
     "crash_now",
     "created_ns",
     "errno_of",
@@ -213,9 +213,8 @@ def close(fd: int) -> int:
     return int(lib.el_close(fd))
 
 
-def closer(fd: int) -> Callable[[], int]:
-    """`close` of this descriptor, in one call of C that no interrupt can divide."""
-    return partial(lib.el_close, fd)
+# `close` in C alone: no instruction of Python, at which an interrupt could come, is before the call of the system
+close_at_once: Callable[[int], int] = lib.el_close
 
 
 def pread_into(fd: int, buffer: Buffer, position: int) -> int:

@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +100,7 @@ def close(fd: int) -> None:
 def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -> Iterator[int]:
     """A descriptor that is closed on every exit of the block."""
     fd = open_file(path, flags, mode)
-    with Guard(system.closer(fd)):
+    with Guard(partial(system.close_at_once, fd)):
         yield fd
 
 
