@@ -19,7 +19,7 @@ from embedlog.admin.directory_engine import open_directory
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.admin.replica_administration import ReplicaAdministration
 from embedlog.admin.topics import TopicAdmin
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
@@ -53,7 +53,7 @@ __all__ = ["Log", "check", "open", "repair"]
 
 
 @keywords.checked
-class Log(Administration, ReplicaAdministration):
+class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting):
     """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
     **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory. A handle

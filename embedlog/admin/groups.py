@@ -68,7 +68,10 @@ class GroupAdmin:
         elif group is not None or committed:
             found = _described(group_id, group)
         else:
-            raise GroupNotFoundError(f"no such group: {group_id!r}")
+            raise GroupNotFoundError(
+                f"no such group: {group_id!r}; a group exists from the first poll() of a member on, or from its first commit, "
+                "and log.groups() has the names of all"
+            )
         reader = {tp: member.member_id for member in found.members for tp in member.assignment}
         counts = not found.protocol_type and any(tp.topic == OFFSETS_TOPIC for tp in committed)  # GROUPADMIN-4
         subscribed = self._partitions_of({topic for member in found.members for topic in member.topics})

@@ -59,7 +59,7 @@ class _Fetch:
 
 
 @keywords.checked
-class AsyncConsumer(Generic[K, V]):
+class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
     """Reads partitions as `Consumer` does, without blocking the event loop; its methods are coroutines.
 
     `AsyncConsumer[K, V]` returns `Record[K, V]`. Created by `log.async_consumer(*topics, **options)`, started by `async with` or

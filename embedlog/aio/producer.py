@@ -24,7 +24,7 @@ from embedlog.config import keywords, other_clients
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.config.timeouts import seconds
 from embedlog.errors import ClosedError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from embedlog.producer.one_record import check_call, record_size, unknown_metadata
+from embedlog.producer.one_record import OMITTED, check_call, check_tombstone, record_size, unknown_metadata
 from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline
 from embedlog.producer.producer import Producer
 from embedlog.producer.targets import TopicTarget
@@ -43,7 +43,7 @@ CHECK_S = 1.0  # validity of the metadata of a topic without a fast path
 
 
 @keywords.checked
-class AsyncProducer(Generic[K, V]):
+class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
     """Sends records into one log without blocking the event loop; its methods are coroutines.
 
     `AsyncProducer[K, V]` takes keys K and values V: the types that its serializers accept, bytes without serializers. Created by
@@ -77,7 +77,7 @@ class AsyncProducer(Generic[K, V]):
     async def send(
         self,
         topic: str,
-        value: V | None = None,
+        value: V | None = OMITTED,
         key: K | None = None,
         headers: Headers | None = (),
         *,
@@ -90,6 +90,9 @@ class AsyncProducer(Generic[K, V]):
         A cancelled call has not accepted the record. After the return the record is sent, even if the task is cancelled.
         Raises, and fails the future, as `Producer.send` does. With `expected_offset` it is `send_batch` of one record.
         """
+        if value is OMITTED:
+            check_tombstone(key)
+            value = None
         if expected_offset is not None:
             return await self._on_thread(
                 f"send to {topic}",
@@ -110,7 +113,7 @@ class AsyncProducer(Generic[K, V]):
     async def send_and_wait(
         self,
         topic: str,
-        value: V | None = None,
+        value: V | None = OMITTED,
         key: K | None = None,
         headers: Headers | None = (),
         *,

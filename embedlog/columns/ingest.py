@@ -46,7 +46,7 @@ def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers:
     Raises TypeError for unsupported types, InvalidRecordError for inconsistent columns.
     """
     timestamps_ms = times_of(timestamps_ms)
-    _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
+    check_lengths(values, keys, timestamps_ms, headers)
     if (
         not hasattr(values, "__len__")
         and callable(getattr(values, "collect", None))
@@ -65,11 +65,11 @@ def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers:
     return (piece for piece in rows if piece.count)
 
 
-def _check_lengths(values: Any, others: dict[str, Any]) -> None:
-    """Checks known lengths before any piece is returned."""
+def check_lengths(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> None:
+    """Checks known lengths before any piece is returned. Raises InvalidRecordError."""
     if not hasattr(values, "__len__"):
         return
-    for name, other in others.items():
+    for name, other in (("keys", keys), ("timestamps", timestamps_ms), ("headers", headers)):
         if hasattr(other, "__len__") and len(other) != len(values):
             raise InvalidRecordError(f"there are not as many {name} as values", expected=len(values), found=len(other))
 
@@ -78,7 +78,7 @@ def rows_of(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> Iterato
     """(value, key, timestamp, headers, partition) of every row; items of lists are not checked. Raises as `pieces_of`."""
     if isinstance(values, (list, tuple)) and (keys is None or isinstance(keys, (list, tuple))):
         timestamps_ms = times_of(timestamps_ms)
-        _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
+        check_lengths(values, keys, timestamps_ms, headers)
         count = len(values)
         is_single = timestamps_ms is None or isinstance(timestamps_ms, int)
         times = [timestamps_ms] * count if is_single else np.asarray(timestamps_ms).tolist()

@@ -27,7 +27,7 @@ from embedlog.columns.patterns import SearchPattern
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.search import Search
 from embedlog.columns.splits import Split, splits
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.display import tables
 from embedlog.errors import ConfigError, EmbedlogError, MissingExtraError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
@@ -55,7 +55,7 @@ SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
 
 @keywords.checked
-class Scan:
+class Scan(metaclass=other_clients.Hinting):
     """Records of some partitions of a topic between bounds; created by `log.scan`.
 
     `for record in scan.records()` reads records. The scan itself is data for Arrow: `for batch in scan` gives pyarrow

@@ -2,12 +2,14 @@
 
 OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse it, and its AttributeError states the right call
 OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class (docs/porting)
-OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name, and no `__getattr__`
+OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name, and no `__getattr__`, which
+    would make each look at an attribute slower. Its metaclass hides the descriptors
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABCMeta
+from collections.abc import Iterable, Mapping
 from typing import NoReturn, TypeVar
 
 Class = TypeVar("Class", bound=type)
@@ -164,6 +166,28 @@ class _Absent:
         raise AttributeError(message, name=self._name, obj=instance if instance is not None else owner)
 
 
+class Hinting(ABCMeta):
+    """The class of public classes: `dir` of one, and so completion and `Mock(spec=…)`, has only the names that exist.
+
+    It extends ABCMeta, so that a program can derive from such a class and from an abstract one.
+    """
+
+    def __dir__(cls) -> list[str]:
+        return _present(cls, super().__dir__())
+
+
+def _present(cls: type, names: Iterable[str]) -> list[str]:
+    """The names without absent ones; a subclass may have defined one of those."""
+    absent = set()
+    for owner in reversed(cls.__mro__):
+        for name, value in vars(owner).items():
+            if isinstance(value, _Absent):
+                absent.add(name)
+            else:
+                absent.discard(name)
+    return sorted(set(names) - absent)
+
+
 def check_maker(call: str, arguments: tuple[object, ...]) -> None:
     """Raise TypeError for the constructor of a client whose arguments are those of other clients. `call` is the right one."""
     if not arguments or isinstance(arguments[0], str | bytes | Mapping):
@@ -171,12 +195,12 @@ def check_maker(call: str, arguments: tuple[object, ...]) -> None:
 
 
 def with_hints(cls: Class) -> Class:
-    """The class with an explained AttributeError for each name in ABSENT; `dir` of an object does not list them."""
+    """The class with an explained AttributeError for each name in ABSENT, which `dir` lists neither of it nor of its objects."""
     absent = ABSENT.get(cls.__name__, {})
     for name, hint in absent.items():
         if name in dir(cls):
             raise TypeError(f"{cls.__name__}.{name} exists, so it is not absent")
         setattr(cls, name, _Absent(cls.__name__, name, hint))
     if absent:
-        setattr(cls, "__dir__", lambda self: sorted(set(object.__dir__(self)) - set(absent)))  # noqa: B010
+        setattr(cls, "__dir__", lambda self: _present(type(self), object.__dir__(self)))  # noqa: B010
     return cls

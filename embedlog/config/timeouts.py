@@ -30,11 +30,11 @@ def seconds(timeout: object, call: str) -> float | None:
         raise ConfigError(f"timeout of {call}", expected="seconds, at least 0, or None to wait forever", found=timeout)
     if found > LONG_WAIT_S:
         text = f"{call} waits for up to {found:g} s: a timeout is in seconds, not in ms"
-        warnings.warn(text, RuntimeWarning, stacklevel=_caller_level())
+        warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     return found
 
 
-def _caller_level() -> int:
+def caller_level() -> int:
     """The `stacklevel` of the first caller outside the package: Python warns once for each such line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

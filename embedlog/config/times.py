@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import UTC, datetime, timedelta
 
+from embedlog.config.timeouts import caller_level
 from embedlog.errors import ConfigError
+
+SECONDS_FROM, SECONDS_UNTIL = 100_000_000, 10_000_000_000  # in seconds: the years 1973 and 2286
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
@@ -15,7 +19,8 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 def milliseconds(time: int | datetime) -> int:
     """Milliseconds since 1970 UTC, from an int of the same meaning or an aware datetime (rounded down).
 
-    Raises TypeError for a datetime without a zone, because its time depends on the machine.
+    Raises TypeError for a datetime without a zone, because its time depends on the machine. Warns of an int that is a time in
+    seconds of 1973 or later, and in milliseconds one of the first months of 1970.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:
@@ -23,6 +28,9 @@ def milliseconds(time: int | datetime) -> int:
         return (time - _EPOCH) // timedelta(milliseconds=1)
     if type(time) is not int:
         raise TypeError(f"a time is an int in milliseconds or an aware datetime, not {time!r}")
+    if SECONDS_FROM <= time < SECONDS_UNTIL:
+        text = f"the time {time} is in 1970, because it is in milliseconds: a time in seconds is int(seconds * 1000)"
+        warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     return time
 
 

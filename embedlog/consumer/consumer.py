@@ -60,7 +60,7 @@ _numbers = count(1)
 
 
 @keywords.checked
-class Consumer(Generic[K, V]):
+class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     """Reads partitions from its positions to their end, and then waits for more records.
 
     Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` returns `Record[K, V]`: the results of its deserializers, bytes

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from embedlog.columns.ingest import pieces_of, rows_of
+from embedlog.columns.ingest import check_lengths, pieces_of, rows_of
 from embedlog.errors import ConfigError, InvalidRecordError, RecordTooLargeError
 from embedlog.partitioners import partition_of
 from embedlog.producer.one_record import check_call, check_expected, unknown_metadata
@@ -37,6 +37,8 @@ def send_batch(
 ) -> Future[list[tuple[str, int, int, int]]]:
     """The future of many records: `columns` are values, keys, timestamps and headers. Raises as `Producer.send_batch` does."""
     check_call(given)
+    pipeline.check_open()
+    check_lengths(*columns)
     rows = (
         ProducerRecord(given.topic, value, key, given.partition if given.partition is not None else partition, time_ms, headers)
         for value, key, time_ms, headers, partition in rows_of(*columns)

@@ -5,10 +5,14 @@ ONERECORD-1  an argument of a wrong type, or a negative number, raises before th
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from embedlog.errors import InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.producer.batch_send import HEADER_OVERHEAD, RECORD_OVERHEAD
 from embedlog.types import ProducerRecord, RecordMetadata
 
+OMITTED: Any = type("Omitted", (), {"__repr__": lambda self: "None", "__slots__": ()})()  # a value that was not given
 HEADERS_OVERHEAD = 5  # the number of headers
 
 
@@ -19,11 +23,18 @@ def check_call(given: ProducerRecord) -> None:
     for name in ("partition", "timestamp_ms"):
         number = getattr(given, name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            raise TypeError(f"{name} is an int or None, not {type(number).__name__}")
+            hint = "; it is in milliseconds: int(moment.timestamp() * 1000)" if isinstance(number, datetime) else ""
+            raise TypeError(f"{name} is an int or None, not {type(number).__name__}{hint}")
     if given.partition is not None and given.partition < 0:
         raise UnknownTopicOrPartitionError("a partition's number is not negative", found=given.partition)
     if given.timestamp_ms is not None and not 0 <= given.timestamp_ms < 2**63:
         raise InvalidTimestampError("a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms)
+
+
+def check_tombstone(key: object) -> None:
+    """Check a call without the argument `value`. Raises TypeError without a key."""
+    if key is None:
+        raise TypeError("send() has neither a value nor a key; a tombstone, which deletes a key, is send(topic, key=…)")
 
 
 def check_expected(expected_offset: object) -> None:

@@ -297,8 +297,10 @@ class Pipeline:
 
     def send_batch(self, topic: str, values: Any, keys: Any, partition: int | None, timestamps_ms: Any, headers: Any) -> Future:
         """The future of many records. Raises as `Producer.send_batch` does."""
-        from embedlog.columns.ingest import pieces_of, rows_of  # late: single records need no columns
+        from embedlog.columns.ingest import check_lengths, pieces_of, rows_of  # late: single records need no columns
 
+        self.check_open()
+        check_lengths(values, keys, timestamps_ms, headers)
         single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
         given = ProducerRecord(topic, partition=partition, timestamp_ms=single_ms)
         check_call(given)

@@ -28,6 +28,7 @@ from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.idempotence import Transactional
 from embedlog.producer.metrics import producer_metrics
 from embedlog.producer.no_transaction import NoTransaction
+from embedlog.producer.one_record import OMITTED, check_tombstone
 from embedlog.producer.pipeline import Pipeline
 from embedlog.producer.sender import Sender
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
@@ -45,7 +46,7 @@ _numbers = itertools.count(1)
 
 
 @keywords.checked
-class Producer(Generic[K, V]):
+class Producer(Generic[K, V], metaclass=other_clients.Hinting):
     """Sends records into one log; made by `log.producer()`, best used in a `with` statement.
 
     `Producer[K, V]` takes keys K and values V: the types that its serializers accept, bytes without serializers.
@@ -81,7 +82,7 @@ class Producer(Generic[K, V]):
     def send(
         self,
         topic: str,
-        value: V | None = None,
+        value: V | None = OMITTED,
         key: K | None = None,
         headers: Headers | None = (),
         *,
@@ -92,13 +93,19 @@ class Producer(Generic[K, V]):
         """Send one record and return the future of its result.
 
         `value` and `key` are bytes or None, unless the producer has serializers; `headers` are pairs of (str, bytes or None).
-        Raises TypeError for wrong types, InvalidTimestampError and UnknownTopicOrPartitionError for negative numbers, ConfigError
-        for a partitioner's, SerializationError, ClosedError and ForkedError. Raises InvalidTransactionStateError outside of a
-        transaction if there is a transactional.id. Everything else fails the future: unknown topics and partitions, too large
-        records, `buffer.memory` full for `max.block.ms`, a fenced producer, and errors of the write.
+        A call without a value sends a tombstone, and needs a key; `value=None` may be without one.
+        Raises TypeError for wrong types or neither value nor key, InvalidTimestampError and UnknownTopicOrPartitionError for
+        negative numbers, ConfigError for a partitioner's, SerializationError, ClosedError and ForkedError. Raises
+        InvalidTransactionStateError outside of a transaction if there is a transactional.id. Everything else fails the future:
+        unknown topics and partitions, too large records, `buffer.memory` full for `max.block.ms`, a fenced producer, and errors
+        of the write.
         With `expected_offset` the record is appended only if it gets that offset: otherwise OffsetMismatchError fails the future,
         and nothing is written. ConfigError is raised without idempotence, TypeError if neither partition nor key is given.
         """
+        if value is OMITTED:
+            self._pipeline.check_open()
+            check_tombstone(key)
+            value = None
         route = self._routes.get(topic)
         if expected_offset is not None:
             from embedlog.producer import conditional_send  # late: few programs use it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import enum
 import warnings
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -61,6 +63,27 @@ def test_an_object_has_no_absent_name(log: embedlog.Log) -> None:
         with pytest.raises(AttributeError, match=r"'Producer' has no attribute 'produce'; send\(topic, value, key\)") as caught:
             producer.produce("t", b"v")  # type: ignore[attr-defined]
         assert caught.value.obj is producer
+
+
+@pytest.mark.parametrize("cls", HERE.values(), ids=HERE)
+def test_a_class_offers_only_what_exists(cls: type) -> None:
+    """To completion, and to a mock: a mocked test of a call that does not exist must fail."""
+    assert [name for name in dir(cls) if not hasattr(cls, name)] == []
+    mocks = [mock.Mock(spec=cls), mock.create_autospec(cls, instance=True)]
+    for absent in other_clients.ABSENT[cls.__name__]:
+        for mocked in mocks:
+            with pytest.raises(AttributeError):
+                getattr(mocked, absent)
+
+
+def test_a_subclass_may_define_an_absent_name_and_be_abstract() -> None:
+    class Compatible(embedlog.Log, abc.ABC):
+        def list_topics(self) -> list[str]:
+            return self.topics()
+
+    assert "list_topics" in dir(Compatible)
+    assert "list_groups" not in dir(Compatible)
+    assert mock.Mock(spec=Compatible).list_topics()
 
 
 def test_an_absent_name_that_exists_is_noticed() -> None:

@@ -49,6 +49,17 @@ def test_nulls_and_empties_stay_what_they_are(log: embedlog.Log, producer: embed
     assert [(record.value, record.key) for record in records(log)] == [(None, None), (b"", b""), (None, b""), (b"", None)]
 
 
+def test_a_call_with_neither_value_nor_key_raises(log: embedlog.Log, producer: embedlog.Producer) -> None:
+    """A copy of a record may have neither: it gives both arguments."""
+    for more in ({}, {"partition": 0}, {"headers": [("h", b"x")]}, {"partition": 0, "expected_offset": 0}):
+        with pytest.raises(TypeError, match="neither a value nor a key"):
+            producer.send("one", **more)  # type: ignore[arg-type]
+    producer.send("one", key=b"k")
+    producer.send("one", None, None)
+    producer.flush()
+    assert [(record.value, record.key) for record in records(log)] == [(None, b"k"), (None, None)]
+
+
 def test_records_without_a_time_get_the_present_one(producer: embedlog.Producer) -> None:
     before = int(time.time() * 1000)
     assert before <= producer.send("one", b"v").result(10).timestamp_ms <= int(time.time() * 1000) + 1
