@@ -436,7 +436,8 @@ def test_a_close_before_the_first_call_ends_lets_it_fail(log: embedlog.Log) -> N
 
     async def main() -> None:
         producer = log.async_producer()
-        calls = [asyncio.create_task(call) for call in (producer.flush(), producer.partitions_for("one"), producer.send("one"))]
+        begun = (producer.flush(), producer.partitions_for("one"), producer.send("one", b"v"))
+        calls = [asyncio.create_task(call) for call in begun]
         await asyncio.sleep(0)
         async with asyncio.timeout(20):
             await producer.close()
