@@ -5,7 +5,6 @@ ONERECORD-1  an argument of a wrong type, or a negative number, raises before th
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from embedlog.errors import InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -23,7 +22,7 @@ def check_call(given: ProducerRecord) -> None:
     for name in ("partition", "timestamp_ms"):
         number = getattr(given, name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            hint = "; it is in milliseconds: int(moment.timestamp() * 1000)" if isinstance(number, datetime) else ""
+            hint = "; it is in milliseconds: int(moment.timestamp() * 1000)" if hasattr(number, "timestamp") else ""
             raise TypeError(f"{name} is an int or None, not {type(number).__name__}{hint}")
     if given.partition is not None and given.partition < 0:
         raise UnknownTopicOrPartitionError("a partition's number is not negative", found=given.partition)
