@@ -700,6 +700,9 @@ class LogMachine(RuleBasedStateMachine):
         sender.state = "ready"
 
     def decide(self, transaction: Transaction, state: str) -> None:
+        """The end of a transaction. What a killed process has written before its markers lies before them."""
+        for name in list(self.model.topics) if self.uncertain else ():
+            self.absorb_uncertain(name, 2**62)
         if transaction in self.transactions:
             self.transactions.remove(transaction)
         self.model.end_transaction(transaction, state)
