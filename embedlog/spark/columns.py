@@ -45,7 +45,7 @@ class Shaper:
                 arrays.append(make(batch))
             else:
                 column = batch.column(SOURCES.get(field.name, field.name))
-                arrays.append(column if column.type == field.type else _cast(column, field))
+                arrays.append(column if column.type == field.type else self._cast(column, field))
         yield from capped(pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _named(self, batch: Any) -> Any:
@@ -56,6 +56,19 @@ class Shaper:
             self._topics = pyarrow.repeat(pyarrow.scalar(self._topic, pyarrow.string()), max(batch.num_rows, 4096))
         return self._topics[: batch.num_rows]
 
+    def _cast(self, column: Any, field: Any) -> Any:
+        """Raises InvalidTimestampError, which names the option that leaves the column out: Spark asks for unused columns, too."""
+        import pyarrow
+
+        try:
+            return column.cast(field.type)
+        except pyarrow.ArrowInvalid as problem:
+            others = ",".join(name for name in self._schema.names if name != field.name)
+            hint = f"; a query that does not use it needs the option columns={others}" if others else ""
+            raise embedlog.InvalidTimestampError(
+                f"Spark's column {field.name} cannot represent a value{hint}: {problem}"
+            ) from None
+
     def _headers(self, batch: Any) -> Any:
         import pyarrow
 
@@ -65,15 +78,6 @@ class Shaper:
         counts = lists.value_lengths()
         none = pyarrow.compute.equal(counts, 0)
         return pyarrow.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
-
-
-def _cast(column: Any, field: Any) -> Any:
-    import pyarrow
-
-    try:
-        return column.cast(field.type)
-    except pyarrow.ArrowInvalid as problem:
-        raise embedlog.InvalidTimestampError(f"Spark's column {field.name} cannot represent the value: {problem}") from None
 
 
 def capped(batch: Any) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import random
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -340,15 +341,24 @@ def test_times_filter_record_by_record_where_a_task_has_some(log: embedlog.Log) 
     assert offsets([within]) == span(0, 10, 20) + span(1, 10, 20)
 
 
-def test_a_time_that_spark_cannot_hold_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("time_ms", [2**62, 2**63 - 1])
+def test_a_time_that_spark_cannot_hold_is_told_with_the_option_that_leaves_it_out(tmp_path: Path, time_ms: int) -> None:
+    """Spark asks for all columns of a source, also for those that no query uses."""
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t", config={"message.timestamp.after.max.ms": str(2**63 - 1)})
         with log.producer() as producer:
-            producer.send("t", b"v", timestamp_ms=2**62).result(10)
-        with pytest.raises(embedlog.InvalidTimestampError, match=r"topic t, partition 0, at or after offset 0: .*timestamp"):
+            producer.send("t", b"v", timestamp_ms=time_ms).result(10)
+        with pytest.raises(embedlog.InvalidTimestampError, match=r"topic t, partition 0, at or after offset 0: ") as problem:
             table(tasks(log.path))
+        option = re.search(r"columns=([\w,]+)", str(problem.value))
+        assert option is not None
+        given = {"path": str(log.path), "subscribe": "t", "columns": option[1]}
+        assert set(parse(given, stream=False).columns) == set(SCHEMA.names) - {"timestamp"}
+        schema = pa.schema([SCHEMA.field(name) for name in parse(given, stream=False).columns])
         (task,) = tasks(log.path)
-        assert sum(batch.num_rows for batch in read(task, pa.schema([SCHEMA.field("value")]))) == 1
+        assert sum(batch.num_rows for batch in read(task, schema)) == 1
+        with pytest.raises(embedlog.InvalidTimestampError, match="cannot represent a value: "):
+            list(read(task, pa.schema([SCHEMA.field("timestamp")])))
 
 
 def test_reading_writes_nothing(golden_copy: Callable[[str], Path]) -> None:
