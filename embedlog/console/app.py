@@ -222,12 +222,16 @@ class Console(App[None]):
         self.observe()
 
     def action_keys(self) -> None:
-        self.push_screen(Help(keys()))
+        self.push_screen(Help(keys(write=self.write)))
 
 
-def keys() -> list[tuple[str, str, str]]:
-    """Tab, key and meaning of all keys."""
+def keys(*, write: bool = True) -> list[tuple[str, str, str]]:
+    """Tab, key and meaning of all keys; without `write` of those that change nothing."""
     tabs = [(pane.LABEL, pane) for pane in PANES]
     owners: list[tuple[str, Any]] = [("all", Console), ("tables", GridsPane), *tabs, ("dialogs", Dialog)]
-    found = [(where, each) for where, owner in owners for each in owner.__dict__.get("BINDINGS", ())]
-    return [(where, each.key_display or each.key.replace("slash", "/"), each.description) for where, each in found]
+    bindings = [(where, owner, binding) for where, owner in owners for binding in owner.__dict__.get("BINDINGS", ())]
+    return [
+        (where, binding.key_display or binding.key.replace("slash", "/"), binding.description)
+        for where, owner, binding in bindings
+        if write or binding.action not in getattr(owner, "CHANGES", ())
+    ]

@@ -1,7 +1,8 @@
 """Starts the console in a terminal, or as a web server that starts one for each browser.
 
 CONSOLESTART-1  an absent package is one line with the command that installs it
-CONSOLESTART-2  the console needs a terminal; the web server gives it one
+CONSOLESTART-2  the console needs a terminal for the keyboard, and for both outputs: textual draws on standard error, and
+                takes the size from standard output; the web server gives it one
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ def check_packages() -> None:
 
 def has_terminal() -> bool:
     """Whether the keyboard and the screen of this process are a terminal, or those of a browser."""
-    return bool(os.environ.get(WEB_DRIVER)) or (sys.stdin.isatty() and sys.stdout.isatty())
+    return bool(os.environ.get(WEB_DRIVER)) or redirected() is None
+
+
+def redirected() -> str | None:
+    """The first standard stream that is no terminal, with its use."""
+    streams = {
+        "standard input, its keyboard": sys.stdin,
+        "standard output, whose size it has": sys.stdout,
+        "standard error, on which it draws": sys.stderr,
+    }
+    return next((name for name, stream in streams.items() if stream is None or not stream.isatty()), None)
 
 
 def in_terminal(places: Sequence[str], *, write: bool, interval_s: float) -> int:

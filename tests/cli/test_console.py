@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+import embedlog
+
 pytest.importorskip("textual", reason="the console needs textual: pip install 'embedlog[console]'")
 DEADLINE_S = 60.0
 
@@ -26,7 +28,7 @@ DEADLINE_S = 60.0
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "the console needs a terminal; --web serves it to a browser"),
+        ((), "the console needs a terminal: standard input, its keyboard, is none; --web serves it to a browser"),
         (("--json",), "the console has no JSON: the other verbs print it"),
         (("--interval", "0"), "Invalid value for '--interval'"),
         (("--web", "--port", "0"), "Invalid value for '--port'"),
@@ -102,6 +104,28 @@ def terminal(path: Path, *arguments: str) -> Iterator[Terminal]:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+def test_a_redirected_screen_is_one_line(tmp_path: Path) -> None:
+    embedlog.open(tmp_path / "data").close()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "embedlog", "console", str(tmp_path / "data")]
+    uses = {
+        "stdin": b"standard input, its keyboard",
+        "stdout": b"standard output, whose size",
+        "stderr": b"standard error, on which",
+    }
+    try:
+        for name, use in uses.items():
+            with (tmp_path / "redirected").open("w+b") as file:
+                streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, name: file}
+                status = subprocess.run(command, timeout=DEADLINE_S, check=False, **streams).returncode
+                said = (tmp_path / "redirected").read_bytes() if name == "stderr" else os.read(ours, 65536)
+            assert status == 2
+            assert use in b" ".join(said.split())
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 @pytest.mark.slow

@@ -165,6 +165,7 @@ def test_without_write_every_change_is_refused(known_log: Path) -> None:
             for tab, pressed in ((1, "cds"), (2, "sx"), (3, "o")):
                 await screen.tab(tab)
                 await screen.shows("readers" if tab == 3 else "evil")
+                assert not {"create", "delete", "send", "delete records", "delete older", "reset offsets"} & offered(screen)
                 for key in pressed:
                     screen.app.say("")
                     await screen.press(key)
@@ -176,6 +177,26 @@ def test_without_write_every_change_is_refused(known_log: Path) -> None:
     assert before == []
     with embedlog.open(known_log, read_only=True) as log:
         assert log.topics() == ["evil", "orders"]
+
+
+def offered(screen: Screen) -> set[str]:
+    """The words of the footer."""
+    return {binding.binding.description for binding in screen.app.screen.active_bindings.values() if binding.binding.show}
+
+
+def test_only_a_console_with_write_offers_changes(known_log: Path) -> None:
+    async def scenario() -> None:
+        for write in (False, True):
+            async with opened(known_log, write=write, size=(118, 80)) as screen:
+                await screen.shows("orders")
+                assert ("create" in offered(screen)) is write
+                assert {"find", "internal"} <= offered(screen)
+                await screen.press("question_mark")
+                await screen.shows("Keys; Escape leaves", "own only")
+                assert ("reset offsets" in screen.text) is write
+                assert ("abort" in screen.text) is write
+
+    run(scenario)
 
 
 @pytest.mark.slow

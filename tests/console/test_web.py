@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,33 +34,124 @@ def free_port() -> int:
         return port
 
 
-def test_a_request_without_the_key_is_refused_and_pages_load_nothing_from_elsewhere() -> None:
-    from aiohttp import web
+REFUSED = "open the address that `embedlog console --web` printed\n"
+
+
+@asynccontextmanager
+async def client(host: str = "127.0.0.1") -> AsyncIterator[Any]:
+    """A client of a server with the key `secret` that keeps no cookies."""
+    from aiohttp import DummyCookieJar, web
     from aiohttp.test_utils import TestClient, TestServer
 
     from embedlog.console.web import ConsoleServer
 
+    application = await ConsoleServer("exit 1", host, 1, "secret").application()
+    assert isinstance(application, web.Application)
+    async with TestClient(TestServer(application), cookie_jar=DummyCookieJar()) as made:
+        yield made
+
+
+async def session_of(http: Any) -> tuple[str, str]:
+    """The path and the cookie of a session."""
+    answer = await http.get("/?key=secret", allow_redirects=False)
+    assert answer.status == 302
+    match = re.fullmatch(
+        r"(embedlog-console-1=[\w-]{22}); HttpOnly; Path=(/[\w-]{22}/); SameSite=Strict", answer.headers["Set-Cookie"]
+    )
+    assert match is not None
+    assert answer.headers["Location"] == match[2]
+    return match[2], match[1]
+
+
+def test_a_request_without_the_key_is_refused() -> None:
     async def scenario() -> None:
-        application = await ConsoleServer("exit 1", "127.0.0.1", 1, "secret").application()
-        assert isinstance(application, web.Application)
-        async with TestClient(TestServer(application)) as client:
-            for path in ("/", "/ws", "/static/js/textual.js", "/download/x", "/?key=", "/?key=wrong", "/ws?key=secret"):
-                answer = await client.get(path, allow_redirects=False)
-                assert (answer.status, await answer.text()) == (
-                    403, "open the address that `embedlog console --web` printed\n",
-                ), path  # fmt: skip
-            answer = await client.get("/?key=secret", allow_redirects=False)
-            assert (answer.status, answer.headers["Location"]) == (302, "/")
-            cookie = answer.headers["Set-Cookie"]
-            assert cookie == "embedlog-console-1=secret; HttpOnly; Path=/; SameSite=Strict"
-            answer = await client.get("/")
+        async with client() as http:
+            root, cookie = await session_of(http)
+            assert "secret" not in root + cookie
+            below = ("", "ws", "ws?key=secret", "?key=secret", "static/js/textual.js", "download/x")
+            for path in ("/", "/ws", "/static/js/textual.js", "/?key=", "/?key=wrong", *(root + name for name in below)):
+                for wrong in ({}, {"Cookie": "embedlog-console-1=secret"}, {"Cookie": cookie[:-1]}):
+                    answer = await http.get(path, headers=wrong, allow_redirects=False)
+                    assert (answer.status, await answer.text()) == (403, REFUSED), (path, wrong)
+            for path in (
+                "/ws",
+                "/static/js/textual.js",
+                root.rstrip("/"),
+                f"{root.rstrip('/')}x/",
+            ):  # the cookie without its path
+                answer = await http.get(path, headers={"Cookie": cookie})
+                assert (answer.status, await answer.text()) == (403, REFUSED), path
+            assert (await http.get(f"{root}static/js/textual.js", headers={"Cookie": cookie})).status == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_page_loads_nothing_from_elsewhere() -> None:
+    async def scenario() -> None:
+        async with client() as http:
+            root, cookie = await session_of(http)
+            answer = await http.get(root, headers={"Cookie": cookie})
             assert answer.status == 200
             policy = answer.headers["Content-Security-Policy"]
             assert "default-src 'self'" in policy
             assert "frame-ancestors 'none'" in policy
             page = await answer.text()
-            assert f'"ws://127.0.0.1:{client.port}/ws"' in page
-            assert (await client.get("/static/js/textual.js")).status == 200
+            assert f'"ws://127.0.0.1:{http.port}{root}ws"' in page
+            hosts = set(re.findall(r"//([^/\s\"')]+)", page))
+            assert hosts == {f"127.0.0.1:{http.port}", "www.w3.org"}, hosts  # the latter names the language SVG
+
+    asyncio.run(scenario())
+
+
+def test_a_foreign_host_or_origin_is_refused_everywhere() -> None:
+    async def scenario() -> None:
+        from aiohttp import WSServerHandshakeError
+
+        async with client() as http:
+            root, cookie = await session_of(http)
+            own = {"Host": f"127.0.0.1:{http.port}", "Origin": f"http://127.0.0.1:{http.port}"}
+            for changed in (
+                {"Host": f"evil.example:{http.port}", "Origin": f"http://evil.example:{http.port}"},
+                {"Host": "127.0.0.1.evil.example"}, {"Host": "[::1].evil.example"}, {"Host": "127.0.0.1@evil.example"},
+                {"Host": ""},
+                {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"},
+                {"Origin": f"https://127.0.0.1:{http.port}"},
+            ):  # fmt: skip
+                for path in ("/", "/?key=secret", root, f"{root}ws", f"{root}static/js/textual.js"):
+                    answer = await http.get(path, headers={"Cookie": cookie, **own, **changed}, allow_redirects=False)
+                    text = await answer.text()
+                    assert (answer.status, text.split()[0]) == (403, "Origin" if "Host" not in changed else "Host"), (
+                        changed,
+                        path,
+                    )
+                with pytest.raises(WSServerHandshakeError) as refused:
+                    await http.ws_connect(f"{root}ws", headers={"Cookie": cookie, **own, **changed})
+                assert refused.value.status == 403
+            with pytest.raises(WSServerHandshakeError):
+                await http.ws_connect(f"{root}ws", headers={"Cookie": cookie})  # no browser: each sends an Origin
+            async with http.ws_connect(f"{root}ws", headers={"Cookie": cookie, **own}) as socket_of_page:
+                assert not socket_of_page.closed
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "log.example"])
+def test_the_names_of_this_machine_are_accepted(host: str) -> None:
+    async def scenario() -> None:
+        async with client(host) as http:
+            own = [
+                "127.0.0.1:8000",
+                "localhost",
+                "LOCALHOST:9",
+                "[::1]:8000",
+                "192.168.1.7:8000",
+                host,
+                f"{host}:8000",
+                socket.gethostname(),
+            ]
+            for name in own:
+                answer = await http.get("/?key=secret", headers={"Host": name}, allow_redirects=False)
+                assert answer.status == 302, name
 
     asyncio.run(scenario())
 

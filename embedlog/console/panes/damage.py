@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 
 from embedlog.console.model import damage, text
 from embedlog.console.model.grid import grid
@@ -21,7 +21,7 @@ class DamagePane(GridsPane):
     NAME = "damage"
     LABEL = "Damage"
     live = False
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "check", "check"), Binding("escape", "back", "cancel", show=False)]
+    BINDINGS: ClassVar[list[Binding]] = [Binding("c", "check", "check"), Binding("escape", "back", "cancel", show=False)]
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.widgets import DataTable
 
 from embedlog.console.model import changes, observe
@@ -19,8 +19,9 @@ class GroupsPane(GridsPane):
 
     NAME = "groups"
     LABEL = "Groups"
+    CHANGES = frozenset({"reset"})
     SECTIONS = 3
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "reset", "reset offsets")]
+    BINDINGS: ClassVar[list[Binding]] = [Binding("o", "reset", "reset offsets")]
 
     def __init__(self) -> None:
         super().__init__()

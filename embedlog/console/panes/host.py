@@ -13,6 +13,7 @@ class Host(Protocol):
     """The application of a tab."""
 
     places: list[str]
+    write: bool
     observer: Reader
 
     def now_ms(self) -> int:

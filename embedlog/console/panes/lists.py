@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 
 import embedlog
 from embedlog.console.model import changes, observe
@@ -18,9 +18,10 @@ class TransactionsPane(GridsPane):
 
     NAME = "transactions"
     LABEL = "Transactions"
+    CHANGES = frozenset({"abort"})
     SHORT = "Txns"
     SECTIONS = 2
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "abort", "abort")]
+    BINDINGS: ClassVar[list[Binding]] = [Binding("a", "abort", "abort")]
 
     def work(self) -> Callable[[Task], Any]:
         now_ms = self.console.now_ms()
@@ -49,7 +50,7 @@ class SettingsPane(GridsPane):
 
     NAME = "settings"
     LABEL = "Settings"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "own", "own only")]
+    BINDINGS: ClassVar[list[Binding]] = [Binding("o", "own", "own only")]
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """Contains `Pane`, the base of the tabs, and `GridsPane`, a tab of tables.
 
 PANE-1  a tab gives the reader a function and shows its result; it reads nothing itself
-PANE-2  a key that changes the log says that the console is read-only, unless it was started with `--write`
+PANE-2  a key that changes the log says that the console is read-only, unless it was started with `--write`;
+        the footer and the help of a read-only console do not offer it
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Vertical
+from textual.events import Key
 from textual.widgets import Input
 
 from embedlog.console.model.changes import Change
@@ -28,6 +30,8 @@ class Pane(Vertical):
     NAME: ClassVar[str]
     LABEL: ClassVar[str]
     SHORT: ClassVar[str] = ""  # in a narrow terminal, if it differs
+    BINDINGS: ClassVar[list[Binding]] = []
+    CHANGES: ClassVar[frozenset[str]] = frozenset()  # actions of its bindings that change the log
     live: ClassVar[bool] = True  # whether the interval reads it again
 
     def __init__(self) -> None:
@@ -50,6 +54,13 @@ class Pane(Vertical):
         """The tab is shown. The keyboard belongs to it at once: the next key may be one of its own."""
         self.screen.set_focus(self.query(GridTable).first())
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        return self.console.write or action not in self.CHANGES
+
+    def on_key(self, event: Key) -> None:
+        if any(binding.key == event.key and binding.action in self.CHANGES for binding in self.BINDINGS):
+            self.console.writes()  # says why the key does nothing: with --write its binding had taken it
+
     def changing(self, title: str, fields: Sequence[Field], check: Callable[[Any], Any], then: Callable[[Any], None]) -> None:
         """Ask with a form before a change; refused in a read-only console."""
         if not self.console.writes():
@@ -67,7 +78,7 @@ class GridsPane(Pane):
     """A tab of tables, which `/` limits to rows with a text."""
 
     SECTIONS: ClassVar[int] = 1
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[Binding]] = [
         Binding("slash", "find", "find"),
         Binding("escape", "back", "all rows", show=False),
     ]

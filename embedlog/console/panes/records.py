@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
@@ -35,8 +35,9 @@ class RecordsPane(Pane):
 
     NAME = "records"
     LABEL = "Records"
+    CHANGES = frozenset({"send", "truncate"})
     live = False
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[Binding]] = [
         Binding("slash", "filter", "filter"),
         Binding("g", "go", "go to"),
         Binding("e", "newest", "newest"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.widgets import DataTable
 
 from embedlog.console.model import changes, observe
@@ -21,7 +21,8 @@ class TopicsPane(GridsPane):
 
     NAME = "topics"
     LABEL = "Topics"
-    BINDINGS: ClassVar[list[BindingType]] = [
+    CHANGES = frozenset({"create", "delete", "truncate", "send"})
+    BINDINGS: ClassVar[list[Binding]] = [
         Binding("enter", "open", "partitions, then records", show=False),
         Binding("i", "internal", "internal"),
         Binding("escape", "back", "topics", show=False),

@@ -31,7 +31,7 @@ def console(directories: tuple[str, ...], write: bool, interval_s: float, web: b
         current().directories = directories
     start.check_packages()
     if not web and not start.has_terminal():
-        raise click.UsageError("the console needs a terminal; --web serves it to a browser")
+        raise click.UsageError(f"the console needs a terminal: {start.redirected()}, is none; --web serves it to a browser")
     with open_log():
         pass
     places = invocation.directories()
