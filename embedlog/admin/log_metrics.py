@@ -151,6 +151,42 @@ def _on_disk(path: Path) -> list[int] | None:
     return [each.size for each in facts if each is not None]
 
 
+# ---- internal topics -----------------------------------------------------------------------------
+
+
+def with_internal_sums(report: dict[str, Any], found: ReplicasDescription, *, include_internal: bool) -> dict[str, Any]:
+    """The report with the sums over internal topics as `internal`; their own values only with `include_internal`."""
+    own = [each for each in found.partitions if each.internal]
+    names = {each.topic for each in own}
+    gauges = [report["partitions"][each.topic, each.partition] for each in own]
+    meters = [report["topics"][name] for name in names]
+    report["internal"] = {
+        "GlobalTopicCount": len(names),
+        "GlobalPartitionCount": len(own),
+        "OfflinePartitionsCount": sum(each.offline for each in own),
+        "UnderReplicatedPartitions": sum(each.under_replicated for each in own),
+        "NumLogSegments": _sum_of(gauges, "NumLogSegments"),
+        "Size": _sum_of(gauges, "Size"),
+        **{name: _sum_of_meters([each[name] for each in meters]) for name in _OF_TOPICS},
+    }
+    if not include_internal:
+        report["topics"] = {name: known for name, known in report["topics"].items() if name not in names}
+        report["partitions"] = {place: known for place, known in report["partitions"].items() if place.topic not in names}
+    return report
+
+
+def _sum_of(gauges: Iterable[Mapping[str, int | None]], name: str) -> int | None:
+    """The sum of a gauge; None while one of them is not known."""
+    values = [each[name] for each in gauges]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _sum_of_meters(meters: Iterable[Meter]) -> Meter:
+    every = [*meters]
+    return Meter(Count=sum(each["Count"] for each in every), OneMinuteRate=sum(each["OneMinuteRate"] for each in every))
+
+
 # ---- groups --------------------------------------------------------------------------------------
 
 

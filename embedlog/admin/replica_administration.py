@@ -54,10 +54,12 @@ class ReplicaAdministration:
         self._engine.check_open()
         return describe_one(self._engine, topic) if self._describer is None else self._describer.describe(topic)
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]:
         """Counters and gauges with the names of Kafka's brokers, of all directories, and of each of the `directories`, `topics`,
         `partitions` and `groups` (docs/metrics.md).
 
+        Internal topics, such as `__consumer_offsets` with 50 partitions, are in `topics` and `partitions` only with
+        `include_internal=True`. Their sums are always in `internal`, and they are counted in the values of the whole log.
         A meter is a dict with `Count` and `OneMinuteRate`, and counts the events of this process. Raises ClosedError.
         """
         from embedlog.admin import log_metrics, replica_metrics
@@ -70,10 +72,11 @@ class ReplicaAdministration:
             found, events = describe_one(engine), ReplicaEvents()
         else:
             found, events = self._describer.describe(decisions=False), of_set.set.events
-        replicas = replica_metrics.report(found, events)
+        report = replica_metrics.report(found, events)
         for each in found.partitions:
-            replicas["partitions"][each.topic, each.partition].update(log_metrics.of_partition(engine, found, each))
-        return replicas | log_metrics.report(engine, found)
+            report["partitions"][each.topic, each.partition].update(log_metrics.of_partition(engine, found, each))
+        report |= log_metrics.report(engine, found)
+        return log_metrics.with_internal_sums(report, found, include_internal=include_internal)
 
     def add_directory(
         self, path: str | os.PathLike[str], *, rack: str | None = None, replicas: bool = True, voter: bool = True

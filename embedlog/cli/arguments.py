@@ -63,7 +63,7 @@ def time_ms(text: str, option: str) -> int:
 # ---- completion ----------------------------------------------------------------------------------
 
 
-def _completed(list_names: Callable[[embedlog.Log], list[str]]) -> Callable[..., list[CompletionItem]]:
+def completed(list_names: Callable[[embedlog.Log, str], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         invocation = context.find_object(Invocation)
         given = invocation.directories if invocation is not None else ()
@@ -74,15 +74,20 @@ def _completed(list_names: Callable[[embedlog.Log], list[str]]) -> Callable[...,
 
         try:
             with embedlog.open(places[0] if len(places) == 1 else places, read_only=True) as log:
-                return [CompletionItem(name) for name in list_names(log) if name.startswith(incomplete)]
+                return [CompletionItem(name) for name in list_names(log, incomplete) if name.startswith(incomplete)]
         except embedlog.EmbedlogError:
             return []  # a completion prints no errors
 
     return complete
 
 
-topic_names = _completed(lambda log: log.topics(include_internal=True))
-group_ids = _completed(lambda log: log.groups())
+def _topic_names(log: embedlog.Log, incomplete: str) -> list[str]:
+    """The names of topics; internal ones once their first character is typed."""
+    return log.topics(include_internal=incomplete.startswith("_"))
+
+
+topic_names = completed(_topic_names)
+group_ids = completed(lambda log, incomplete: log.groups())
 
 
 def actions(texts: Mapping[str, str]) -> Callable[[Function], Function]:

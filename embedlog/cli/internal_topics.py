@@ -1,8 +1,8 @@
 """Hides internal topics, such as `__consumer_offsets`, unless they are asked for.
 
 A first group makes 50 internal partitions, a first transaction 50 more: they are most of every list, and seldom what somebody
-looks for. Every verb that lists topics has the same option, and says on standard error how much is hidden. A topic that is given
-by its own name is shown.
+looks for. Every verb that lists topics has the same option, and says on standard error how much is hidden. Verbs that read or
+copy topics have no such option: they leave internal topics out. A topic that is given by its own name is shown, and is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from embedlog import Log
+from embedlog import Log, UnknownTopicOrPartitionError
 from embedlog.cli.arguments import matching
 from embedlog.cli.invocation import current
 from embedlog.cli.terminal import tell
@@ -35,6 +35,24 @@ def shown_topics(log: Log, include_internal: bool, pattern: str | None = None, o
     """The topics whose whole name matches a regular expression, all without one. An internal one is named, or asked for."""
     hidden = hidden_topics(log, include_internal) - {pattern}
     return [name for name in matching(log.topics(include_internal=True), pattern, option) if name not in hidden]
+
+
+def matching_topics(log: Log, pattern: str | None, option: str) -> list[str]:
+    """As `shown_topics`, for a verb that needs a topic. Raises UnknownTopicOrPartitionError for a pattern that matches none."""
+    names = shown_topics(log, include_internal=False, pattern=pattern, option=option)
+    if pattern is not None and not names:
+        raise no_match(log, pattern, option)
+    return names
+
+
+def no_match(log: Log, pattern: str, option: str) -> UnknownTopicOrPartitionError:
+    """The error for a pattern that matches no topic which is shown."""
+    internal = matching(log.topics(include_internal=True), pattern, option)
+    if internal:
+        remedy = f"only internal topics match: give the name of one, such as {internal[0]}"
+    else:
+        remedy = "the whole name must match; embedlog ls lists the topics"
+    return UnknownTopicOrPartitionError(f"{option}: no topic matches {pattern!r}: {remedy}", path=log.path)
 
 
 def tell_hidden(hidden: Iterable[object], noun: str, more: str = "") -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-import embedlog
 from embedlog import IsolationLevel, Log, Scan
-from embedlog.cli.arguments import matching, numbers, time_ms, topic_names
+from embedlog.cli.arguments import numbers, time_ms, topic_names
+from embedlog.cli.internal_topics import matching_topics
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,4 @@ def topics_of(log: Log, options: dict[str, Any]) -> list[str]:
     named = [*options.get("topics", ()), *options["topic"]]
     if named and options["include"] is not None:
         raise click.UsageError("give topics, or --include with a regular expression")
-    found = list(dict.fromkeys(named)) or matching(log.topics(), options["include"], "--include")
-    if not found and options["include"] is not None:
-        raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {options['include']!r}", path=log.path)
-    return found
+    return list(dict.fromkeys(named)) or matching_topics(log, options["include"], "--include")

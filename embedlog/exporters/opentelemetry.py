@@ -28,16 +28,18 @@ class Measured(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def metrics(self) -> dict[str, Any]: ...
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]: ...
 
 
 def instrument(
-    log: Measured, *, meter_provider: MeterProvider | None = None, attributes: Mapping[str, str] | None = None
-) -> None:
+    log: Measured, *, meter_provider: MeterProvider | None = None, attributes: Mapping[str, str] | None = None,
+    include_internal: bool = False,
+) -> None:  # fmt: skip
     """Create the instruments of a log in a provider, by default the global one.
 
-    `attributes` are added to those of each observation. Without `directory` among them, that is the path of the log. Call it once
-    for each log and provider. Raises MissingExtraError without `opentelemetry-api`.
+    `attributes` are added to those of each observation. Without `directory` among them, that is the path of the log. Internal
+    topics have observations of their own only with `include_internal=True`. Call it once for each log and provider. Raises
+    MissingExtraError without `opentelemetry-api`.
     """
     try:
         from opentelemetry import metrics
@@ -45,7 +47,7 @@ def instrument(
         raise MissingExtraError("the instruments need opentelemetry-api", extra="opentelemetry") from missing
     common = {"directory": str(log.path), **(attributes or {})}
     meter = metrics.get_meter("embedlog", __version__, meter_provider, attributes=common)
-    collection = _Collection(log)
+    collection = _Collection(log, include_internal=include_internal)
     for family in families():
         make = meter.create_observable_counter if family.counter else meter.create_observable_gauge
         name = f"embedlog.{family.name.removesuffix('_total')}"
@@ -74,8 +76,9 @@ def _unit(name: str) -> str:
 class _Collection:
     """The samples of one collection. Threads: any."""
 
-    def __init__(self, log: Measured) -> None:
+    def __init__(self, log: Measured, *, include_internal: bool) -> None:
         self._log = weakref.ref(log)
+        self._include_internal = include_internal
         self._lock = threading.Lock()
         self._samples: dict[str, list[Sample]] = {}
         self._asked: set[str] | None = None  # the instruments of this collection; None before the first one
@@ -92,7 +95,8 @@ class _Collection:
     def _read(self) -> dict[str, list[Sample]]:
         found: dict[str, list[Sample]] = {}
         try:
-            known = None if (log := self._log()) is None else log.metrics()
+            log = self._log()
+            known = None if log is None else log.metrics(include_internal=self._include_internal)
         except ClosedError:
             known = None
         for each in () if known is None else samples(known):

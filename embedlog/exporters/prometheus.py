@@ -27,7 +27,7 @@ class Measured(Protocol):
 
     @property
     def path(self) -> Path: ...
-    def metrics(self) -> dict[str, Any]: ...
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]: ...
 
 
 def text(metrics: Mapping[str, Any]) -> str:
@@ -57,37 +57,42 @@ def _labels(labels: Mapping[str, str]) -> str:
 class Collector:
     """A collector for `prometheus_client`: `registry.register(Collector(log))`, or of several logs. Threads: any.
 
-    Each sample has the path of its log as the label `directory`. A closed log has no samples. Raises MissingExtraError without
-    `prometheus_client`.
+    Each sample has the path of its log as the label `directory`. A closed log has no samples. Internal topics have samples of
+    their own only with `include_internal=True`. Raises MissingExtraError without `prometheus_client`.
     """
 
-    def __init__(self, log: Measured, *others: Measured) -> None:
+    def __init__(self, log: Measured, *others: Measured, include_internal: bool = False) -> None:
         try:
             import prometheus_client  # noqa: F401 (an error belongs to the construction, not to a scrape)
         except ImportError as missing:
             raise MissingExtraError("a collector needs prometheus_client; text() does not", extra="prometheus") from missing
         self._logs = (log, *others)
+        self._include_internal = include_internal
 
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for name, found in _families(each for log in self._logs for each in _samples_of(log)).items():
+        for name, found in _families(self._samples()).items():
             family = CounterMetricFamily if found[0].counter else GaugeMetricFamily
             made = family(f"embedlog_{name}", found[0].source, labels=list(found[0].labels))
             for each in found:
                 made.add_metric(list(each.labels.values()), each.value)
             yield made
 
+    def _samples(self) -> Iterator[Sample]:
+        for log in self._logs:
+            yield from _samples_of(log, include_internal=self._include_internal)
+
     def describe(self) -> list[Metric]:
         """Nothing: a registration reads no metrics."""
         return []
 
 
-def _samples_of(log: Measured) -> list[Sample]:
+def _samples_of(log: Measured, *, include_internal: bool) -> list[Sample]:
     """The samples of one log with its directory (PROMETHEUS-4, PROMETHEUS-5)."""
     try:
-        known = log.metrics()
+        known = log.metrics(include_internal=include_internal)
     except ClosedError:
         return []
     place = {"directory": str(log.path)}

@@ -31,6 +31,10 @@ _SOURCES: Final[Mapping[str, tuple[str, ...]]] = {  # the names in `log.metrics(
         "PreferredReplicaImbalanceCount", "RecoveredLogs", "ReplicationBytesInPerSec", "ReplicationBytesOutPerSec",
         "UncleanLeaderElectionsPerSec", "cleaner-recopy-percent", "max-clean-time-secs",
     ),
+    "internal_": (
+        *_METERS, "GlobalPartitionCount", "GlobalTopicCount", "NumLogSegments", "OfflinePartitionsCount", "Size",
+        "UnderReplicatedPartitions",
+    ),
     "topic_": _METERS,
     "partition_": (
         "AtMinIsr", "InSyncReplicasCount", "LogEndOffset", "LogStartOffset", "NumLogSegments", "ReplicasCount", "Size",
@@ -77,6 +81,7 @@ def families() -> Iterator[Family]:
 def samples(metrics: Mapping[str, Any]) -> Iterator[Sample]:
     """All known values of `log.metrics()`."""
     yield from _of("", metrics, {})
+    yield from _of("internal_", metrics["internal"], {})
     for topic, known in metrics["topics"].items():
         yield from _of("topic_", known, {"topic": topic})
     for (topic, number), known in metrics["partitions"].items():

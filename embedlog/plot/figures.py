@@ -30,9 +30,7 @@ def throughput(history: History, axes: Axes | None = None, *, include_internal: 
 
     Raises MissingExtraError without matplotlib.
     """
-    hidden = frozenset() if include_internal else history.internal()
-    rates = {topic: line for topic, line in history.rates().items() if topic not in hidden}
-    return _drawn(rates, "throughput of topics", "records per second", axes)
+    return _drawn(history.rates(include_internal=include_internal), "throughput of topics", "records per second", axes)
 
 
 def _drawn(lines: Mapping[str, Sequence[tuple[float, float]]], title: str, unit: str, axes: Axes | None) -> Axes:

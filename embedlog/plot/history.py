@@ -19,7 +19,7 @@ OBSERVATIONS_MAX: Final = 10_000
 class Measured(Protocol):
     """A log."""
 
-    def metrics(self) -> dict[str, Any]: ...
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]: ...
     def topics(self, include_internal: bool = False) -> list[str]: ...
 
 
@@ -57,7 +57,7 @@ class History:
 
     def observe(self) -> Observation:
         """Add the present state, and return it. Raises ClosedError."""
-        known = self._log.metrics()
+        known = self._log.metrics(include_internal=True)
         ends: dict[str, int | None] = {}
         for (topic, _), gauges in known["partitions"].items():
             before, end = ends.get(topic, 0), gauges["LogEndOffset"]
@@ -84,19 +84,23 @@ class History:
         """The lag of each group in records, by time; NaN while it is not known."""
         return self._lines(lambda each: each.lags)
 
-    def ends(self) -> dict[str, list[tuple[float, float]]]:
-        """The sum of the end offsets of each topic, by time; NaN while it is not known."""
-        return self._lines(lambda each: each.ends)
+    def ends(self, *, include_internal: bool = False) -> dict[str, list[tuple[float, float]]]:
+        """The sum of the end offsets of each topic, by time; NaN while it is not known. Internal topics only if requested."""
+        hidden = frozenset() if include_internal else self.internal()
+        return {topic: line for topic, line in self._lines(lambda each: each.ends).items() if topic not in hidden}
 
-    def rates(self) -> dict[str, list[tuple[float, float]]]:
-        """Offsets per second of each topic between two observations, at the time of the second one; NaN if one is not known."""
+    def rates(self, *, include_internal: bool = False) -> dict[str, list[tuple[float, float]]]:
+        """Offsets per second of each topic between two observations, at the time of the second one; NaN if one is not known.
+
+        Internal topics only if requested.
+        """
         return {
             topic: [
                 (after_s, (end - start) / (after_s - before_s))
                 for (before_s, start), (after_s, end) in pairwise(line)
                 if after_s > before_s
             ]
-            for topic, line in self.ends().items()
+            for topic, line in self.ends(include_internal=include_internal).items()
         }
 
     def _lines(self, values: Callable[[Observation], Mapping[str, int | None]]) -> dict[str, list[tuple[float, float]]]:

@@ -204,11 +204,27 @@ def test_the_replicas_of_a_set_and_its_decisions_are_listed(tmp_path: Path) -> N
     places = [tmp_path / name for name in "ab"]
     with embedlog.open(places, housekeeping=False) as log:
         log.create_topic("t", 1, replication_factor=2)
-        directories, copies, events = observe.replicas(log)
+        directories, copies, events = observe.replicas(log, internal=False)
         assert cells(directories, "node", "state", "path") == [("1", "live", str(places[0])), ("2", "live", str(places[1]))]
         found = cells(copies, "topic", "partition", "node", "role")
         assert sorted(role for *_, role in found) == ["in sync", "leader"]
         assert {"warning", "decision"} >= {kind for (kind,) in cells(events, "kind")} >= {"decision"}
+
+
+def test_internal_topics_are_counted_and_shown_if_they_are_asked_for(tmp_path: Path) -> None:
+    with embedlog.open([tmp_path / name for name in "ab"], housekeeping=False) as log:
+        log.create_topic("t", 2, replication_factor=2)
+        log.reset_group_offsets("g", ["t"], to="earliest")
+        _, hidden, _ = observe.replicas(log, internal=False)
+        assert {name for (name,) in cells(hidden, "topic")} == {"t"}
+        assert hidden.title == "2 partitions · i shows 50 internal partitions"
+        _, shown, _ = observe.replicas(log, internal=True)
+        assert {name for (name,) in cells(shown, "topic")} == {"t", "__consumer_offsets"}
+        assert shown.title == "52 partitions"
+        (topics,) = observe.topics(log, Rates(), 0.0, internal=False)
+        assert topics.title == "1 topic · i shows 1 internal topic"
+        (topics,) = observe.topics(log, Rates(), 0.0, internal=True)
+        assert topics.title == "2 topics"
 
 
 def test_settings_have_their_origin_and_long_lists_are_cut(own_log: Path) -> None:

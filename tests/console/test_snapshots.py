@@ -61,7 +61,7 @@ def test_each_tab_looks_as_stored_and_is_reached_by_its_number(compare: Compare)
                 (2, "tombstone"),
                 (3, "readers"),
                 (4, "0 tr"),
-                (5, "4 p"),
+                (5, "3 p"),
                 (6, "none"),
                 (7, "read"),
                 (8, "press c"),

@@ -26,16 +26,16 @@ class Counted:
     def __init__(self, log: embedlog.Log) -> None:
         self.path, self.calls, self._log = log.path, 0, log
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]:
         self.calls += 1
-        return self._log.metrics()
+        return self._log.metrics(include_internal=include_internal)
 
 
 class Failing:
     path = Path("failing")
     calls = 0
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]:
         self.calls += 1
         raise embedlog.StorageError("no report")
 
@@ -85,6 +85,18 @@ def test_a_reader_collects_the_samples(tmp_path: Path) -> None:
             producer.send("t", b"x", partition=1)
         assert values(reader)[lag] == 4
         assert counted.calls == 2
+
+
+def test_internal_topics_are_observed_if_they_are_asked_for(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config=QUIET) as log:
+        log.create_topic("t")
+        log.reset_group_offsets("g", ["t"], to="earliest")
+        for include_internal, count in ((False, 1), (True, 51)):
+            reader, provider = reader_and_provider()
+            opentelemetry.instrument(log, meter_provider=provider, include_internal=include_internal)
+            found = values(reader)
+            assert len([name for name, _ in found if name == "embedlog.partition_size"]) == count
+            assert [value for (name, _), value in found.items() if name == "embedlog.internal_global_partition_count"] == [50]
 
 
 def test_instruments_have_kinds_and_units(tmp_path: Path) -> None:

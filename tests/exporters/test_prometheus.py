@@ -69,6 +69,27 @@ def test_the_collector_exports_the_same_names(tmp_path: Path) -> None:
     assert ("embedlog_topic_messages_in_total", frozenset({place, ("topic", "t")}), 3.0) in scraped
 
 
+def test_internal_topics_have_sums_and_are_exported_if_they_are_asked_for(tmp_path: Path) -> None:
+    client = pytest.importorskip("prometheus_client")
+    with log_with_a_group(tmp_path) as log:
+        hidden = scrape_of(prometheus.Collector(log), client)
+        assert not [labels for _, labels, _ in hidden if ("topic", "__consumer_offsets") in labels]
+        sums = {name: value for name, _, value in hidden if name.startswith("embedlog_internal_")}
+        assert sums["embedlog_internal_global_topic_count"] == 1
+        assert sums["embedlog_internal_global_partition_count"] == 50
+        shown = scrape_of(prometheus.Collector(log, include_internal=True), client)
+    found = {name: value for name, labels, value in shown if ("topic", "__consumer_offsets") in labels}
+    sizes = [value for name, labels, value in shown if name == "embedlog_partition_size" and ("topic", "t") not in labels]
+    assert (len(sizes), sum(sizes)) == (50, sums["embedlog_internal_size"])
+    assert found["embedlog_topic_messages_in_total"] == sums["embedlog_internal_messages_in_total"] == 1
+
+
+def scrape_of(collector: prometheus.Collector, client: Any) -> Flat:
+    registry = client.CollectorRegistry()
+    registry.register(collector)
+    return scrape(registry)
+
+
 def scrape(registry: Any) -> Flat:
     client = pytest.importorskip("prometheus_client")
     return parsed(client.generate_latest(registry).decode())
@@ -118,7 +139,7 @@ def test_another_failure_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with log_with_a_group(tmp_path) as log:
         registry.register(prometheus.Collector(log))
 
-        def failing() -> dict[str, Any]:
+        def failing(*, include_internal: bool = False) -> dict[str, Any]:
             raise embedlog.StorageError("cannot read", errno=5, path=tmp_path)
 
         monkeypatch.setattr(log, "metrics", failing)

@@ -25,7 +25,7 @@ class Reports:
     def topics(self, include_internal: bool = False) -> list[str]:
         return []
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, *, include_internal: bool = False) -> dict[str, Any]:
         ends, lags = next(self._reports)
         return {
             "partitions": {place: {"LogEndOffset": end} for place, end in ends.items()},

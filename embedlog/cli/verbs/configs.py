@@ -14,6 +14,7 @@ import click
 
 from embedlog import Log
 from embedlog.cli.arguments import settings, topic_names
+from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
@@ -24,13 +25,14 @@ _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metri
 @verb(exclusive=[("--describe", "--alter"), ("--all", "--alter")])
 @click.option("--entity-type", type=click.Choice(["topics", *_OTHERS]), default="topics", help="Only topics have settings here.")
 @click.option("--topic", "--entity-name", "topic", shell_complete=topic_names, help="The topic; all if not given.")
+@internal_option()
 @click.option("--describe", is_flag=True, help="Print settings (the default).")
 @click.option("--all", "effective", is_flag=True, help="Print all settings with their origin.")
 @click.option("--alter", is_flag=True, help="Change settings of a topic.")
 @click.option("--add-config", metavar="KEY=VALUE,…", help="Brackets protect commas: cleanup.policy=[compact,delete].")
 @click.option("--add-config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Lines of key=value.")
 @click.option("--delete-config", metavar="KEY,…", help="Settings that get the default again.")
-def configs(entity_type: str, topic: str | None, alter: bool, **options: Any) -> int:
+def configs(entity_type: str, topic: str | None, alter: bool, include_internal: bool, **options: Any) -> int:
     """Print and change settings of topics.
 
     JSON: a list of {"topic", "name", "value", "origin"}.
@@ -43,12 +45,14 @@ def configs(entity_type: str, topic: str | None, alter: bool, **options: Any) ->
     with open_log(read_only=not alter) as log:
         if alter:
             return _alter(log, topic, options)
-        names = [topic] if topic else log.topics()
+        names = [topic] if topic else shown_topics(log, include_internal)
+        hidden = frozenset() if topic else hidden_topics(log, include_internal)
         rows = [row for found in readable.each(names, lambda name: _rows(log, name, options["effective"])) for row in found]
     if current().json:
         document([dict(zip(("topic", "name", "value", "origin"), row, strict=True)) for row in rows])
     else:
         table(["topic", "name", "value", "origin"], rows)
+        tell_hidden(hidden, "internal topic")
     return readable.status(bool(rows))
 
 

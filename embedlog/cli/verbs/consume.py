@@ -20,7 +20,8 @@ import click
 
 import embedlog
 from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
-from embedlog.cli.arguments import group_ids, matching, numbers, settings, topic_names
+from embedlog.cli.arguments import group_ids, numbers, settings, topic_names
+from embedlog.cli.internal_topics import matching_topics
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.positions import Span, span
 from embedlog.cli.readable import Readable
@@ -141,10 +142,7 @@ def _topics(log: Log, options: dict[str, Any]) -> list[str]:
     named = [*options["topic"], *options["topics"]]
     if bool(named) == (options["include"] is not None):
         raise click.UsageError("give topics, or --include with a regular expression")
-    found = named or matching(log.topics(), options["include"], "--include")
-    if not found:
-        raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {options['include']!r}", path=log.path)
-    return found
+    return named or matching_topics(log, options["include"], "--include")
 
 
 def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:

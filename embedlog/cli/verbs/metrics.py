@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from embedlog.cli.internal_topics import hidden_topics, internal_option, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.exporters import prometheus
@@ -12,15 +13,19 @@ from embedlog.exporters.samples import samples
 
 @verb()
 @click.option("--prometheus", "exposed", is_flag=True, help="Print the text format of Prometheus.")
-def metrics(exposed: bool) -> int:
+@internal_option()
+def metrics(exposed: bool, include_internal: bool) -> int:
     """Print the metrics of the log: offsets and sizes of partitions, lags of groups and replicas.
+
+    Sums over internal topics have names that begin with internal_.
 
     Totals of appends and reads are those of a process, here 0. JSON: a list of {"name", "labels", "value"}.
     """
     if exposed and current().json:
         raise click.UsageError("--prometheus and --json exclude each other")
     with open_log() as log:
-        found = log.metrics()
+        found = log.metrics(include_internal=include_internal)
+        hidden = hidden_topics(log, include_internal)
     if exposed:
         click.echo(prometheus.text(found), nl=False)
     elif current().json:
@@ -30,4 +35,5 @@ def metrics(exposed: bool) -> int:
             [each.name, " ".join(f"{name}={value}" for name, value in each.labels.items()), each.value] for each in samples(found)
         ]
         table(["name", "labels", "value"], rows)
+        tell_hidden(hidden, "internal topic")
     return 0

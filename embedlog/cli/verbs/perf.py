@@ -16,9 +16,10 @@ from typing import Any
 
 import click
 
-from embedlog import Producer, UnknownTopicOrPartitionError
-from embedlog.cli.arguments import group_ids, matching, settings, topic_option
+from embedlog import Producer
+from embedlog.cli.arguments import group_ids, settings, topic_option
 from embedlog.cli.consumption import Consumption, batches, line, records
+from embedlog.cli.internal_topics import matching_topics
 from embedlog.cli.invocation import current, open_log, shared, verb
 from embedlog.cli.latencies import Latencies
 from embedlog.cli.output import document
@@ -253,9 +254,7 @@ def consumer(topic: str | None, include: str | None, **options: Any) -> int:
     group, expected = options["group"], options["expected"]
     reading = Consumption(interval_s=options["interval_ms"] / 1000 if options["detailed"] else None)
     with open_log(read_only=group is None) as log:
-        topics = matching(log.topics(), include, "--include") if topic is None else [topic]
-        if not topics:
-            raise UnknownTopicOrPartitionError(f"no topic matches {include!r}", path=log.path)
+        topics = matching_topics(log, include, "--include") if topic is None else [topic]
         if not options["hide_header"]:
             _say(", ".join(reading.columns))
         with log.consumer(group_id=group, config=given) as client:

@@ -14,7 +14,7 @@ import click
 
 import embedlog
 from embedlog.cli.arguments import actions, settings, topic_option
-from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
+from embedlog.cli.internal_topics import hidden_topics, internal_option, no_match, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
@@ -68,7 +68,7 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
         names = shown_topics(log, include_internal, topic)
         hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         if topic is not None and not names and not options["if_exists"]:
-            raise embedlog.UnknownTopicOrPartitionError(f"no topic matches {topic!r}", path=log.path)
+            raise no_match(log, topic, "--topic")
         if action == "describe":
             status = _describe(log, names, options)
             tell_hidden(hidden, "internal topic")

@@ -85,7 +85,9 @@ def topics(log: Log, rates: Rates, time_s: float, *, internal: bool) -> list[Gri
     columns = "topic|partitions|offsets|size|records/s|bytes/s|segments|start|end"
     right = "partitions|offsets|size|records/s|bytes/s|segments|start|end"
     title = text.counted(len(rows) + len(problems), "topic") if rows or problems else NO_TOPIC
-    return [_with_problems(title, columns, rows, right, problems)]
+    hidden = 0 if internal else len(log.topics(include_internal=True)) - len(log.topics())
+    made = _with_problems(title, columns, rows, right, problems)
+    return [replace(made, title=made.title + _hidden(hidden, "internal topic"))]
 
 
 def partitions(log: Log, topic: str, rates: Rates, time_s: float) -> list[Grid]:
@@ -184,9 +186,13 @@ def transactions(log: Log, time_ms: int) -> list[Grid]:
 # ---- replicas ------------------------------------------------------------------------------------
 
 
-def replicas(log: Log) -> list[Grid]:
-    """Directories, partitions with their replicas, warnings and decisions."""
+def replicas(log: Log, *, internal: bool) -> list[Grid]:
+    """Directories, partitions with their replicas, warnings and decisions.
+
+    Partitions of internal topics are hidden without `internal`, except those without a leader or a full ISR.
+    """
     found = log.replicas()
+    shown = [each for each in found.partitions if internal or not each.internal or each.under_replicated or each.offline]
     directories = grid(_directories_of(len(found.directories)), "node|state|leads|holds|rack|since|path|reason", [
         row(each.node, [each.node, each.state, each.leads, each.holds, each.rack, text.time(each.since_ms), each.path,
             each.reason])
@@ -198,17 +204,23 @@ def replicas(log: Log) -> list[Grid]:
             "leader" if copy.leads else "in sync" if copy.in_sync else "out of sync",
             copy.log_end, copy.high_watermark, copy.lag, None if copy.lag_bytes is None else text.size(copy.lag_bytes),
         ])
-        for each in found.partitions for copy in each.copies
+        for each in shown for copy in each.copies
     ]  # fmt: skip
     columns = "topic|partition|state|ISR|node|replica|role|end|high watermark|lag|lag bytes"
     right = "partition|node|end|high watermark|lag|lag bytes"
-    copies = grid(text.counted(len(found.partitions), "partition"), columns, rows, right)
+    title = text.counted(len(shown), "partition") + _hidden(len(found.partitions) - len(shown), "internal partition")
+    copies = grid(title, columns, rows, right)
     events = [row(f"warning {number}", ["warning", None, each]) for number, each in enumerate(found.warnings)]
     events += [
         row(f"decision {each.offset}", ["decision", text.time(each.timestamp_ms), "; ".join(each.changes)])
         for each in reversed(found.decisions)
     ]
     return [directories, copies, grid("warnings and decisions", "kind|time|text", events)]
+
+
+def _hidden(count: int, noun: str) -> str:
+    """What a title says about rows of internal topics that are not shown."""
+    return f" · i shows {text.counted(count, noun)}" if count else ""
 
 
 def _directories_of(number: int) -> str:

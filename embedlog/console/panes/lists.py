@@ -40,9 +40,19 @@ class ReplicasPane(GridsPane):
     NAME = "replicas"
     LABEL = "Replicas"
     SECTIONS = 3
+    BINDINGS: ClassVar[list[Binding]] = [Binding("i", "internal", "internal")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._internal = False
 
     def work(self) -> Callable[[Task], Any]:
-        return lambda task: observe.replicas(task.log)
+        internal = self._internal
+        return lambda task: observe.replicas(task.log, internal=internal)
+
+    def action_internal(self) -> None:
+        self._internal = not self._internal
+        self.console.observe()
 
 
 class SettingsPane(GridsPane):
