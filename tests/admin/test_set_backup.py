@@ -23,6 +23,7 @@ from embedlog.partition.pinned_segments import Pin
 from embedlog.replication.events import RaiseEpoch
 from embedlog.storage import file_names
 from tests.admin.test_backup import KEPT, QUIET
+from tests.faults.harness.processes import until
 from tests.replica_set.test_opening import paths
 from tests.support.changes_during_copies import deleting
 
@@ -371,11 +372,18 @@ def test_a_failover_between_two_pins_tears_no_transaction(tmp_path: Path, monkey
     assert committed(tmp_path / "copy") == [0, 1]
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["", "longer than every wait"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_first_transaction_of_a_log_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """The topic of the decisions does not exist before it, and so no lock either."""
+def test_the_first_transaction_of_a_log_is_whole_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, slow: bool
+) -> None:
+    """The topic of the decisions does not exist before it, and so no lock either.
+
+    On a busy machine the creation of that topic took longer than `lock.timeout.ms`, and the backup gave up without a second try.
+    """
     places: Any = paths(tmp_path) if count > 1 else tmp_path / "d1"
-    with embedlog.open(places, config=SHORT) as log, embedlog.open(places, config=SHORT) as other:
+    one = {**SHORT, "transaction.state.log.num.partitions": 1}
+    with embedlog.open(places, config=one) as log, embedlog.open(places, config=one) as other:
         log.create_topic("t", 2)
         pins = list[int]()
 
@@ -383,7 +391,9 @@ def test_the_first_transaction_of_a_log_is_whole_or_absent(tmp_path: Path, monke
             if (partition.topic, partition.number) == ("t", 1):
                 pins.append(1)
                 if len(pins) == 2:
+                    end = system.boot_ns() + one["lock.timeout.ms"] * 1_000_000
                     transact(other)
+                    until(lambda: not slow or system.boot_ns() > end, "the end of the time for locks")
             return pinned_segments.pin_of(partition, **options)
 
         monkeypatch.setattr(backup, "pin_of", pin_of)

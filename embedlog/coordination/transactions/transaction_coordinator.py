@@ -17,7 +17,8 @@ TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too 
     replicas join the ISR by the housekeeper. The markers of the other partitions are written meanwhile, those of partitions
     without a leader last
 TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it counts if the leaders did not
-    change until the locks were left: at another leader, other processes decide. So it does if the topic was not created meanwhile
+    change until the locks were left: at another leader, other processes decide. Without the topic nobody decides: a snapshot without
+    locks counts if the topic was not created meanwhile
 """
 
 from __future__ import annotations
@@ -138,10 +139,19 @@ class Transactions:
         return bounded(system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000) if deadline_ns is None else deadline_ns
 
     def while_undecided(self, take: Callable[[], T]) -> T:
-        """The result of a call during which nothing is registered, decided or completed. It is made again if a leader changed.
+        """The result of a call during which nothing is registered, decided or completed (TXNCOORDINATOR-8).
+
+        It is made again if a leader changed, and once if the topic was created meanwhile: nobody holds a lock then, so the
+        deadline begins after that. A read-only log cannot make other processes wait.
 
         Raises LeaderNotAvailableError at the deadline, and the errors of the call.
         """
+        if self.host.read_only:
+            return take()
+        if not self.topic.here():
+            taken = take()
+            if not self.topic.here():
+                return taken
         until = self.deadline(None)
 
         def attempt() -> T:
@@ -154,18 +164,14 @@ class Transactions:
     def all_locks_held(self, until: int) -> Iterator[None]:
         """Hold all locks of the topic: a snapshot of all partitions is consistent, unless the end raises
         LeaderNotAvailableError (TXNCOORDINATOR-8).
-
-        A read-only log cannot make other processes wait.
         """
-        numbers, epochs = [] if self.host.read_only else self.topic.here(), dict[int, int]()
+        epochs = dict[int, int]()
         with stack() as held:
-            for partition in sorted(map(self.topic.partition, numbers), key=lambda each: str(each.path)):
+            for partition in sorted(map(self.topic.partition, self.topic.here()), key=lambda each: str(each.path)):
                 epochs[partition.number] = held.enter(partition.exclusive(until)).now.epoch
             yield
         if epochs and not self.host.still_lead(self.topic.name, epochs):
             raise LeaderNotAvailableError(f"a leader of {self.topic.name} changed while its locks were held")
-        if not numbers and not self.host.read_only and self.topic.here():
-            raise LeaderNotAvailableError(f"{self.topic.name} was created during the snapshot")
 
     # ---- completion ------------------------------------------------------------------------------
 
