@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import embedlog
 from tests.faults.harness.processes import Died, Nursery, Victim
 from tests.faults.partition.crashes import KINDS, MODES
-from tests.machine.actor import Actor, Outcome, seen
+from tests.machine.actor import LOG_CONFIG, Actor, Outcome, seen
 from tests.machine.model import (
     HOUR_MS,
     Housekept,
@@ -846,20 +846,33 @@ class LogMachine(RuleBasedStateMachine):
         demand(not findings, f"check: {findings}")
 
     def backup(self, actor: str) -> None:
-        """The copy has all committed records, and no transaction is open in it."""
+        """The copy has what its original has. Transactions that were open can be aborted in it: then all others are visible."""
         self.backups += 1
         target = self.root / f"backup{self.backups}"
         self.must(actor, "backup", str(target))
+        for name in sorted(self.model.topics):
+            self.take_ends(actor, name)
         with embedlog.open(target, read_only=True) as copy:
             demand(copy.topics() == sorted(self.model.topics), f"the backup has the topics {copy.topics()}")
-            for name, topic in self.model.topics.items():
-                found: list[list[Any]] = [[] for _ in topic.partitions]
-                for record in copy.scan(name, isolation_level="read_committed").records():
-                    found[record.partition].extend(seen([record]))
-                for number, partition in enumerate(topic.partitions):
-                    expected = [row for row in partition.visible(committed=False) if is_committed(row)]
-                    compare_records(f"backup of {name}-{number}", expected, found[number])
+            for level in LEVELS:
+                self.compare_copy(copy, level, are_open=True)
+        with embedlog.open(target, config=LOG_CONFIG) as copy:
+            for transactional_id in TRANSACTIONAL.values():
+                with copy.producer(transactional_id=transactional_id) as producer:
+                    producer.init_transactions()
+            self.compare_copy(copy, "read_committed", are_open=False)
         shutil.rmtree(target)
+
+    def compare_copy(self, copy: embedlog.Log, level: Any, *, are_open: bool) -> None:
+        for name, topic in self.model.topics.items():
+            found: list[list[Any]] = [[] for _ in topic.partitions]
+            for record in copy.scan(name, isolation_level=level).records():
+                found[record.partition].extend(seen([record]))
+            for number, partition in enumerate(topic.partitions):
+                expected = partition.visible(committed=level == "read_committed" and are_open)
+                if not are_open:
+                    expected = [row for row in expected if is_committed(row)]
+                compare_records(f"backup of {name}-{number}, {level}", expected, found[number])
 
     @rule(actor=actors, name=topics, number=st.integers(0, 3), age=st.sampled_from(AGES_MS))
     def look_up_time(self, actor: str, name: str, number: int, age: int) -> None:
@@ -906,12 +919,8 @@ class LogMachine(RuleBasedStateMachine):
     def compare_topic(self, actor: str, name: str) -> None:
         topic = self.model.topics[name]
         count = len(topic.partitions)
-        starts, ends = self.must(actor, "ends", name, count)
-        if self.uncertain and any(end > partition.end for end, partition in zip(ends, topic.partitions, strict=True)):
-            self.absorb_uncertain(name, 2**62)
-        self.take_orphans(actor, name, ends)
+        starts = self.take_ends(actor, name)
         for number, partition in enumerate(topic.partitions):
-            self.model.take_end(name, number, ends[number])
             demand(
                 starts[number] == partition.start,
                 f"{name}-{number}: the log start is {starts[number]}, expected {partition.start}",
@@ -921,6 +930,18 @@ class LogMachine(RuleBasedStateMachine):
             for number, partition in enumerate(topic.partitions):
                 expected = partition.visible(committed=level == "read_committed")
                 compare_records(f"{actor}: {name}-{number}, {level}", expected, found[number])
+
+    def take_ends(self, actor: str, name: str) -> list[int]:
+        """Take over what others may have appended: records of a killed process, markers. Returns the log starts."""
+        partitions = self.model.topics[name].partitions
+        starts: list[int]
+        starts, ends = self.must(actor, "ends", name, len(partitions))
+        if self.uncertain and any(end > partition.end for end, partition in zip(ends, partitions, strict=True)):
+            self.absorb_uncertain(name, 2**62)
+        self.take_orphans(actor, name, ends)
+        for number, end in enumerate(ends):
+            self.model.take_end(name, number, end)
+        return starts
 
     def take_orphans(self, actor: str, name: str, ends: list[int]) -> None:
         """Transactions of dead processes may have been aborted by any call."""
