@@ -6,10 +6,14 @@ Uses only public names of `embedlog`, fault hooks (`embedlog._native.system`) an
 from __future__ import annotations
 
 import codecs
+import importlib
 import os
+import pkgutil
 import random
 import signal
+import sys
 import time
+import tomllib
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -22,6 +26,7 @@ from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.coordination import directory
 from tests.faults.harness.content import Mark, Row, value_of
+from tests.faults.harness.processes import ROOT
 from tests.support.mutants import apply_mutant
 
 TOPIC = "t"
@@ -122,13 +127,36 @@ def shift_wall(_: Stage, ms: int) -> None:
     system.shift_wall(ms)
 
 
+class NoLateImports:
+    """Refuses imports, as the files of a clone in the home directory of root do: a test passes below every directory or none."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        raise ModuleNotFoundError(f"{name} was not imported before the process became another user's", name=name)
+
+
+def import_modules_of_a_log() -> None:
+    """Import all modules of embedlog but those of integrations, which need other packages."""
+    units = tomllib.loads((ROOT / "tests" / "project" / "dependencies.toml").read_text())["unit"]
+    integrations = {unit["name"] for unit in units if unit["purpose"].startswith("integration")}
+    for unit in pkgutil.iter_modules(embedlog.__path__):
+        if unit.name in integrations or unit.name == "__main__":
+            continue
+        name = f"embedlog.{unit.name}"
+        module = importlib.import_module(name)
+        for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+            if part.name != "embedlog._native.build":  # the compiler's side of cffi
+                importlib.import_module(part.name)
+
+
 @task
 def become(_: Stage, uid: int, gid: int, umask: int) -> None:
-    """Another user from now on: needs root, once. Late imports of Python happen before: its files may be root's alone."""
+    """Another user from now on: needs root, once. Late imports happen before: Python's files and this clone's may be root's."""
     import concurrent.futures.thread  # noqa: F401  (embedlog imports it when it syncs several directories together)
 
+    import_modules_of_a_log()
     for name in ("ascii", "idna", "latin-1"):
         codecs.lookup(name)
+    sys.meta_path.insert(0, NoLateImports())
     os.umask(umask)
     os.setgroups([])
     os.setgid(gid)
