@@ -9,12 +9,14 @@ A chance of the log's own (the partition of a record without a key, the point of
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,6 +42,7 @@ from tests.machine.model import (
     offset_for_time,
     partition_of,
 )
+from tests.machine.shrink import FAILURES, Program
 
 ACTORS = ("first", "second", "child")
 TOPICS = ("a", "b", "c")
@@ -91,6 +94,27 @@ def settings_of_topic(draw: Any) -> dict[str, str]:
 
 
 rows = st.fixed_dictionaries({"key": keys, "value": values, "headers": headers, "age_ms": ages})
+
+
+def step(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
+    """A rule whose calls are noted, so that a failing program can be printed and repeated."""
+    decorate: Any = rule(**strategies)
+    return lambda function: decorate(noted(function))
+
+
+def first_step(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
+    decorate: Any = initialize(**strategies)
+    return lambda function: decorate(noted(function))
+
+
+def noted(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def call(self: LogMachine, **given: Any) -> None:
+        self.program.append((function.__name__, given))
+        with self.watched():
+            function(self, **given)
+
+    return call
 
 
 def now_ms() -> int:
@@ -154,12 +178,14 @@ class LogMachine(RuleBasedStateMachine):
     nursery: ClassVar[Nursery]
     directory_count: ClassVar[int] = 1
     counts: ClassVar[Counter[str]] = Counter()  # over all examples: steps and kinds of calls
+    failing: ClassVar[Program] = []  # the calls of the last example that failed
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="machine-"))
         self.paths = [str(self.root / f"log{number}") for number in range(self.directory_count)]
         self.model = Model(replica_count=self.directory_count)
+        self.program: Program = []
         self.steps = 0
         self.serial = 0
         self.backups = 0
@@ -170,6 +196,14 @@ class LogMachine(RuleBasedStateMachine):
         self.users: dict[str, Any] = {}
         for name in ACTORS:
             self.start(name)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        try:
+            yield
+        except FAILURES:
+            type(self).failing = self.program
+            raise
 
     # ---- users ---------------------------------------------------------------------------------
 
@@ -208,13 +242,13 @@ class LogMachine(RuleBasedStateMachine):
 
     # ---- topics --------------------------------------------------------------------------------
 
-    @initialize(settings=settings_of_topic(), others=settings_of_topic(), count=st.integers(1, 3))
+    @first_step(settings=settings_of_topic(), others=settings_of_topic(), count=st.integers(1, 3))
     def begin(self, settings: dict[str, str], others: dict[str, str], count: int) -> None:
         for name, given in (("a", settings), ("b", others)):
             self.must("first", "create_topic", name, count, given, False)
             self.model.create(name, count, given)
 
-    @rule(actor=actors, name=topics, count=st.integers(1, 4), settings=settings_of_topic(), exist_ok=st.booleans())
+    @step(actor=actors, name=topics, count=st.integers(1, 4), settings=settings_of_topic(), exist_ok=st.booleans())
     def create_topic(self, actor: str, name: str, count: int, settings: dict[str, str], exist_ok: bool) -> None:
         topic = self.model.topics.get(name)
         if topic is None:
@@ -226,7 +260,7 @@ class LogMachine(RuleBasedStateMachine):
             self.expect(actor, () if fits else ("TopicMismatchError",), "create_topic", name, count, settings, exist_ok)
         self.touched.add(name)
 
-    @rule(actor=actors, name=topics, again=st.booleans(), count=st.integers(1, 3), settings=settings_of_topic())
+    @step(actor=actors, name=topics, again=st.booleans(), count=st.integers(1, 3), settings=settings_of_topic())
     def delete_topic(self, actor: str, name: str, again: bool, count: int, settings: dict[str, str]) -> None:
         """Delete a topic; mostly, make another one of its name."""
         self.expect(actor, self.unknown(name), "delete_topic", name)
@@ -240,7 +274,7 @@ class LogMachine(RuleBasedStateMachine):
         self.model.create(name, count, settings)
         self.touched.add(name)
 
-    @rule(actor=actors, name=topics, changes=settings_of_topic(), reset=st.booleans())
+    @step(actor=actors, name=topics, changes=settings_of_topic(), reset=st.booleans())
     def alter_topic(self, actor: str, name: str, changes: dict[str, str], reset: bool) -> None:
         given: dict[str, str | None] = {key: None if reset else value for key, value in changes.items()}
         self.expect(actor, self.unknown(name), "alter_topic", name, given)
@@ -248,7 +282,7 @@ class LogMachine(RuleBasedStateMachine):
             self.model.alter(name, given)
             self.touched.add(name)
 
-    @rule(actor=actors, name=topics, total=st.integers(1, 4))
+    @step(actor=actors, name=topics, total=st.integers(1, 4))
     def create_partitions(self, actor: str, name: str, total: int) -> None:
         topic = self.model.topics.get(name)
         errors = self.unknown(name)
@@ -262,7 +296,7 @@ class LogMachine(RuleBasedStateMachine):
     def unknown(self, name: str) -> set[str]:
         return set() if name in self.model.topics else {"UnknownTopicOrPartitionError"}
 
-    @rule(actor=actors, name=topics, number=st.integers(0, 3), part=st.sampled_from((0.0, 0.3, 0.7, 1.0, 2.0, -1.0)))
+    @step(actor=actors, name=topics, number=st.integers(0, 3), part=st.sampled_from((0.0, 0.3, 0.7, 1.0, 2.0, -1.0)))
     def delete_records(self, actor: str, name: str, number: int, part: float) -> None:
         topic = self.model.topics.get(name)
         partition = self.model.partition(name, number)
@@ -283,7 +317,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # ---- producers -----------------------------------------------------------------------------
 
-    @rule(
+    @step(
         actor=actors, name=plain_producers, acks=st.sampled_from(("all", "all", "1")), codec=codecs,
         linger=st.sampled_from((0, 5, 60_000)),
     )  # fmt: skip
@@ -296,7 +330,7 @@ class LogMachine(RuleBasedStateMachine):
         self.must(actor, "open_producer", name, options)
         self.senders[actor, name] = Sender(options)
 
-    @rule(actor=actors, name=transactional_producers, codec=codecs, linger=st.sampled_from((0, 60_000)))
+    @step(actor=actors, name=transactional_producers, codec=codecs, linger=st.sampled_from((0, 60_000)))
     def reopen_transactional(self, actor: str, name: str, codec: str, linger: int) -> None:
         self.close_sender(actor, name)
         self.open_transactional(actor, name, {"compression.type": codec, "linger.ms": linger})
@@ -342,7 +376,7 @@ class LogMachine(RuleBasedStateMachine):
         timestamp = None if age is None else since - age
         return Row(drawn["key"], value, tuple(drawn["headers"]), timestamp, oldest_ms=since)
 
-    @rule(
+    @step(
         actor=actors,
         name=producers,
         topic=topics,
@@ -391,7 +425,7 @@ class LogMachine(RuleBasedStateMachine):
             since = now_ms()
             self.take_buffered(sender, self.must(actor, "flush", name), since)
 
-    @rule(
+    @step(
         actor=actors, name=producers, topic=topics, partition=partitions, drawn=st.lists(rows, min_size=2, max_size=8),
         how=st.sampled_from(("result", "buffer")),
     )  # fmt: skip
@@ -399,7 +433,7 @@ class LogMachine(RuleBasedStateMachine):
         for each in drawn:
             self.send_one(actor, name, topic, partition, each, how)
 
-    @rule(
+    @step(
         actor=actors, name=transactional_producers, topic=topics, other=topics, drawn=st.lists(rows, min_size=1, max_size=5),
         partition=partitions, end=st.sampled_from(("commit", "commit", "commit", "abort", "", "")),
     )  # fmt: skip
@@ -422,7 +456,7 @@ class LogMachine(RuleBasedStateMachine):
         if end:
             self.transact_once(actor, name, end)
 
-    @rule(actor=actors, name=producers)
+    @step(actor=actors, name=producers)
     def flush(self, actor: str, name: str) -> None:
         self.flush_sender(actor, name)
 
@@ -517,7 +551,7 @@ class LogMachine(RuleBasedStateMachine):
         if topic is not None:
             transaction.touched.update((topic.uid, number) for number in range(len(topic.partitions)))
 
-    @rule(
+    @step(
         actor=actors, name=producers, topic=topics, partition=partitions, drawn=st.lists(rows, min_size=1, max_size=5),
         form=st.sampled_from(("list", "numpy", "arrow", "table")), columns=st.sampled_from(("", "k", "kt", "kh", "t")),
     )  # fmt: skip
@@ -607,7 +641,7 @@ class LogMachine(RuleBasedStateMachine):
         found = self.must("first", "read", topic, number + 1, "read_uncommitted", bounds)[number]
         return found[0] if found else None
 
-    @rule(actor=actors, name=plain_producers, topic=topics, drawn=rows, shift=st.sampled_from((0, 0, 1, -1)))
+    @step(actor=actors, name=plain_producers, topic=topics, drawn=rows, shift=st.sampled_from((0, 0, 1, -1)))
     def send_expecting(self, actor: str, name: str, topic: str, drawn: dict[str, Any], shift: int) -> None:
         """An optimistic append to partition 0."""
         sender = self.sender(actor, name)
@@ -633,7 +667,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # ---- transactions --------------------------------------------------------------------------
 
-    @rule(
+    @step(
         actor=actors,
         name=transactional_producers,
         action=st.sampled_from(("init", "begin", "begin", "commit", "commit", "abort")),
@@ -688,7 +722,7 @@ class LogMachine(RuleBasedStateMachine):
         assert sender.transaction is not None
         self.take_buffered(sender, outcomes, since)
         is_lost = sender.is_fenced and bool(sender.transaction.partitions or sender.transaction.offsets)
-        if action == "commit" and is_lost:
+        if action == "commit" and is_lost and sender.state != "failed":
             judge(done, ("FencedError",), where)
         if action == "commit" and sender.state in ("failed", "fenced"):
             demand(done.error is not None, f"{where}: committed, although a record has failed")
@@ -737,7 +771,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start("child")
         self.touched.update(self.model.topics)
 
-    @rule(
+    @step(
         topic=topics, partition=partitions, drawn=st.lists(rows, min_size=1, max_size=4), name=plain_producers,
         nth=st.integers(1, 30), mode=st.sampled_from(MODES), batch=st.booleans(),
     )  # fmt: skip
@@ -813,7 +847,7 @@ class LogMachine(RuleBasedStateMachine):
 
     # ---- administration ------------------------------------------------------------------------
 
-    @rule(actor=actors, task=st.sampled_from(("housekeep",) * 6 + ("check", "backup", "sync", "reopen", "kill")))
+    @step(actor=actors, task=st.sampled_from(("housekeep",) * 6 + ("check", "backup", "sync", "reopen", "kill")))
     def administer(self, actor: str, task: str) -> None:
         getattr(self, task)(actor)
 
@@ -874,7 +908,7 @@ class LogMachine(RuleBasedStateMachine):
                     expected = [row for row in expected if is_committed(row)]
                 compare_records(f"backup of {name}-{number}, {level}", expected, found[number])
 
-    @rule(actor=actors, name=topics, number=st.integers(0, 3), age=st.sampled_from(AGES_MS))
+    @step(actor=actors, name=topics, number=st.integers(0, 3), age=st.sampled_from(AGES_MS))
     def look_up_time(self, actor: str, name: str, number: int, age: int) -> None:
         partition = self.model.partition(name, number)
         if partition is None:
@@ -888,7 +922,7 @@ class LogMachine(RuleBasedStateMachine):
             found == expected or is_marker, f"{name}-{number}: the first record since {moment} is {found}, expected {expected}"
         )
 
-    @rule(actor=actors, name=topics, number=st.integers(0, 3), level=st.sampled_from(LEVELS))
+    @step(actor=actors, name=topics, number=st.integers(0, 3), level=st.sampled_from(LEVELS))
     def read_last(self, actor: str, name: str, number: int, level: str) -> None:
         partition = self.model.partition(name, number)
         if partition is None:
@@ -902,6 +936,10 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def compare(self) -> None:
+        with self.watched():
+            self.compare_what_is_due()
+
+    def compare_what_is_due(self) -> None:
         """After each step: what it has touched; from time to time everything. The users take turns."""
         self.steps += 1
         self.counts["steps"] += 1

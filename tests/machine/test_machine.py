@@ -23,7 +23,7 @@ DIRECTORIES = pytest.mark.parametrize("directories", [1, 3], ids=["one directory
 @pytest.mark.faults
 @DIRECTORIES
 def test_nothing_that_kafka_does_not_allow_is_seen(nursery: Nursery, seed: int, directories: int) -> None:
-    counts = campaign.run_round(seed, directories, SHORT_EXAMPLES, nursery=nursery, shrink=False)
+    counts = campaign.run_round(seed, directories, SHORT_EXAMPLES, nursery=nursery)
     add_counts(f"state machine, directories={directories}", **counts)
 
 
