@@ -195,8 +195,7 @@ class Engine:
 
     def topic(self, name: str) -> Topic:
         """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""
-        if self.registry.refresh():
-            self.home.refresh_partitions()
+        self.home.follow_topics()
         return self.registry.live(name)
 
     def topic_names(self, include_internal: bool = True) -> list[str]:

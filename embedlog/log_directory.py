@@ -71,6 +71,7 @@ class LogDirectory:
         self.preparing: Callable[[bool], None] | None = None  # called under the open lock, before anything is written
         self.settings_of: Callable[[Topic], Mapping[str, str]] = lambda topic: topic.config  # of a set: the decided ones
         self._applied: dict[tuple[str, int], Mapping[str, str]] = {}  # settings of the open partitions
+        self._applied_content: object = None  # of the registry, at the last `refresh_partitions`
         self._closed_places: set[tuple[str, int]] = set()  # where a partition was closed here, and none is open since
         self._half_deleted = False  # whether the first process found an interrupted deletion
         self._mutex = threading.RLock()
@@ -93,6 +94,7 @@ class LogDirectory:
         self._acquired.callback(self.topic_changes.close)
         self._acquired.callback(self.directory.release)
         self.directory.enter(self._prepare)
+        self._applied_content = self.registry.content
         self.context = self._make_context()
         if self.in_set and self.read_only:
             self.context.node_slot = 0  # a reader shows committed records only
@@ -227,7 +229,15 @@ class LogDirectory:
     def refresh_topics(self) -> None:
         """Apply changes of other processes; partitions of deleted topics are closed. Raises ClosedError."""
         self.check_open()
-        if self.registry.refresh():
+        self.follow_topics()
+
+    def follow_topics(self) -> None:
+        """As `refresh_topics`, for callers that know that the log is open.
+
+        It compares the contents: another call may have read the file and applied nothing.
+        """
+        self.registry.refresh()
+        if self.registry.content is not self._applied_content:
             self.refresh_partitions()
 
     def reload_topics(self) -> None:
@@ -247,6 +257,7 @@ class LogDirectory:
     def refresh_partitions(self) -> None:
         """Apply changed settings of topics, and close partitions of deleted topics."""
         with self._mutex:
+            content = self.registry.content
             for (name, number), partition in list(self.partitions.items()):
                 topic = self.registry.get(name)
                 gone = topic is None or topic.state == "deleting" or number not in topic.numbers
@@ -258,8 +269,10 @@ class LogDirectory:
                 elif self._applied.get((name, number)) != (settings := self.settings_of(topic)):
                     partition.apply_config(self._config_of(topic))
                     self._applied[name, number] = dict(settings)
-        if self.read_only:
-            self.reload_topics()
+            if self.read_only:
+                self.reload_topics()
+                content = self.registry.content
+            self._applied_content = content
 
     def apply_settings(self) -> None:
         """Apply the present `settings_of` each topic to its open partitions."""

@@ -202,7 +202,7 @@ class TopicRegistry:
         self._name = str(self.path)
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
-        self._content = _Content()
+        self.content = _Content()  # another object after each change and each read, whoever caused it
         self._entries = Entries()  # of the topics that were encoded last, so that a change encodes only its topics
         self._encoded: Mapping[str, Topic] | None = {}  # those topics; None after a failure
         self._word, self._trusted_ns = 1, 0  # the version at the last check of the file, and the end of its validity
@@ -212,7 +212,7 @@ class TopicRegistry:
     @property
     def generation(self) -> int:
         """The number of changes of the file; 0 without a file."""
-        return self._content.generation
+        return self.content.generation
 
     def load(self) -> None:
         """Read the file; if there was never one, there are no topics.
@@ -225,7 +225,7 @@ class TopicRegistry:
         if data is None and self._signature:
             text = "the file of the topics is gone while the log is open: the directory was removed or renamed"
             raise StorageError(text, errno=errno.ENOENT, path=self.path)
-        self._content = _Content() if data is None else _decode(self.path, data)
+        self.content = _Content() if data is None else _decode(self.path, data)
         self._signature = signature
 
     def refresh(self) -> bool:
@@ -252,12 +252,12 @@ class TopicRegistry:
 
     def get(self, name: str) -> Topic | None:
         """The topic in any state; None if there is none with this name."""
-        return self._content.topics.get(name)
+        return self.content.topics.get(name)
 
     def live(self, name: str) -> Topic:
         """The topic, if it is usable. Raises UnknownTopicOrPartitionError, with similar names."""
         try:
-            topic = self._content.topics.get(name)
+            topic = self.content.topics.get(name)
         except TypeError:  # not hashable: a list of names
             topic = None
         if topic is not None and topic.state == "live":
@@ -277,20 +277,20 @@ class TopicRegistry:
 
     def names(self) -> list[str]:
         """Names of all usable topics, sorted, including internal ones."""
-        return sorted(name for name, topic in self._content.topics.items() if topic.state == "live")
+        return sorted(name for name, topic in self.content.topics.items() if topic.state == "live")
 
     def all(self) -> list[Topic]:
         """Every topic in every state, by name."""
-        return [topic for _, topic in sorted(self._content.topics.items())]
+        return [topic for _, topic in sorted(self.content.topics.items())]
 
     def unfinished(self) -> list[Topic]:
         """Topics whose creation, growth or deletion was interrupted, or is in progress under the directory lock."""
-        content = self._content
+        content = self.content
         return [content.topics[name] for name in sorted(content.unfinished)]
 
     def every_name(self) -> Iterable[str]:
         """Names of all topics in every state, without an order."""
-        return self._content.topics.keys()
+        return self.content.topics.keys()
 
     def put(self, *topics: Topic, beside: Sequence[Path] = ()) -> None:
         """Add or replace topics, durably, after the directories `beside`. The caller holds the directory lock."""
@@ -306,7 +306,7 @@ class TopicRegistry:
 
     def change_in_memory(self, topics: Iterable[Topic], removed: Iterable[str]) -> None:
         """As `change`, for a reader that must write nothing: the file does not change."""
-        self._content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
+        self.content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
 
     def _change(self, topics: dict[str, Topic], removed: tuple[str, ...], beside: Sequence[Path] = ()) -> None:
         for topic in topics.values():
@@ -318,14 +318,14 @@ class TopicRegistry:
             files.write_atomically(self.path, self._encode(content, {*topics, *removed}), self._mode, beside=beside)
         finally:
             self.moving(True)
-        self._signature, self._content = self._sign(), content
+        self._signature, self.content = self._sign(), content
 
     def _encode(self, content: _Content, changed: Iterable[str]) -> bytes:
         """The file with this content, which differs from the present one by the changed topics."""
         before, self._encoded = self._encoded, None
         if before is None:
             before, self._entries = {}, Entries()
-        if before is not self._content.topics:  # the file was read again: compare all topics
+        if before is not self.content.topics:  # the file was read again: compare all topics
             changed = before.keys() | content.topics.keys()
         for name in changed:
             old, new = before.get(name), content.topics.get(name)
@@ -337,7 +337,7 @@ class TopicRegistry:
         return _FILE.encode(content.generation, {"topics": self._entries.encoded()}, content.others)
 
     def _changed(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
-        content = self._content
+        content = self.content
         made = dict(content.topics)
         for name in removed:
             made.pop(name, None)

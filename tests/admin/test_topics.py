@@ -3,6 +3,7 @@ topic is finished by the next. The interleavings are in test_protocol_topics."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -351,6 +352,50 @@ def test_a_deleted_topic_is_gone_for_every_process_and_can_be_made_anew(log: Any
     assert len(list(log.path.glob("events-*-delete"))) == 2
     write(other, "events", 0, 1)
     assert log.describe_topic("events").partitions[0].log_end_offset == 1
+
+
+READING: dict[str, Callable[[Any], Any]] = {
+    "create_topic, which exists": lambda log: log.create_topic("quiet", exist_ok=True),
+    "create_topic, which contradicts": lambda log: log.create_topic("quiet", 5, exist_ok=True),
+    "create_topic, which is not accepted": lambda log: log.create_topic("quiet"),
+    "create_topics": lambda log: log.create_topics([embedlog.NewTopic("quiet")], exist_ok=True),
+    "alter_topic without a change": lambda log: log.alter_topic("quiet", {"retention.ms": -1}),
+    "alter_topic": lambda log: log.alter_topic("quiet", {"retention.ms": 10**12}),
+    "create_partitions, refused": lambda log: log.create_partitions("quiet", 1),
+    "delete_topic, refused": lambda log: log.delete_topic("absent"),
+    "delete_records, refused": lambda log: log.delete_records({TopicPartition("quiet", 7): 0}),
+    "describe_topic": lambda log: log.describe_topic("quiet"),
+    "topics": lambda log: log.topics(),
+    "housekeep": lambda log: log.housekeep(),
+    "check": lambda log: log.check(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [*((name, 1) for name in sorted(READING)), ("create_topics", 2), ("alter_topic without a change", 2)]
+)
+def test_a_call_about_one_topic_hides_no_change_of_another(tmp_path: Path, name: str, count: int) -> None:
+    """A call read the file of topics and applied nothing, so the next one found it unchanged: a topic that was made anew was its
+    predecessor for that handle, and altered settings were not seen, for as long as nobody changed another topic."""
+    paths: Any = [tmp_path / f"d{number}" for number in range(count)] if count > 1 else tmp_path / "d0"
+    with embedlog.open(paths, config=QUIET) as one, embedlog.open(paths, config=QUIET) as two:
+        for topic in ("quiet", "anew", "altered"):
+            one.create_topic(topic)
+        write(one, "anew", 0, 3)
+        write(one, "altered", 0, 1)
+        probe = two.consumer()
+        places = [TopicPartition("anew", 0), TopicPartition("altered", 0)]
+        assert list(probe.end_offsets(places).values()) == [3, 1]
+        one.delete_topic("anew")
+        one.create_topic("anew", 2)
+        one.alter_topic("altered", {"cleanup.policy": "compact"})
+        with contextlib.suppress(e.EmbedlogError):
+            READING[name](two)
+        assert probe.end_offsets([TopicPartition("anew", number) for number in range(2)]) == {("anew", 0): 0, ("anew", 1): 0}
+        assert len(list(two.scan("anew").records())) == 0
+        assert two._engine.partition("altered", 0).config.cleanup_policy == ("compact",)
+        write(two, "anew", 0, 1)
+        assert len(list(one.scan("anew").records())) == 1
 
 
 def test_a_reader_of_a_deleted_topic_is_told(log: Any, other: Any) -> None:
