@@ -17,8 +17,8 @@ TXNCOORDINATOR-7  the owner repeats the completion until its deadline while too 
     replicas join the ISR by the housekeeper. The markers of the other partitions are written meanwhile, those of partitions
     without a leader last
 TXNCOORDINATOR-8  a snapshot of all partitions is taken under all locks of the topic. In a set it counts if the leaders did not
-    change until the locks were left: at another leader, other processes decide. Without the topic nobody decides: a snapshot without
-    locks counts if the topic was not created meanwhile
+    change until the locks were left: at another leader, other processes decide. Without the topic nobody decides: a snapshot
+    without locks counts if the topic was not created meanwhile
 """
 
 from __future__ import annotations
