@@ -3,11 +3,11 @@
 SPARKSINK-1  tasks stage files and do not open the log; the driver writes them in `commit`, after all tasks have succeeded
 SPARKSINK-2  Spark calls `abort` after a `commit` that raised, whatever it wrote: written rows stay, staged files are removed
 SPARKSINK-3  the writer that commits a stream's batch is not the instance of its tasks: the tasks' messages carry all it needs
+SPARKSINK-4  what fails after the commit is a warning: Spark repeats a job that raises, and its rows would be there twice
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from pyspark import TaskContext
 import embedlog
 from embedlog.spark import staging, transactional_write
 from embedlog.spark.error_reports import without_internal_frames
-from embedlog.spark.read_options import all_of, first_of
-from embedlog.spark.staging import Staged, StagingArea
+from embedlog.spark.read_options import first_of
+from embedlog.spark.staging import Staged
 from embedlog.spark.transactional_write import WriteId
 from embedlog.spark.versions import require_pyspark
 from embedlog.spark.write_options import WriteSettings, parse_write
@@ -50,11 +50,12 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
         self._settings, self._overwrite = settings, overwrite
         self._places = _places(settings, struct)
-        self._area = staging.staging_area(settings.staging, f"job-{secrets.token_hex(8)}")
+        self._area = staging.make_area(settings.staging_places(), f"job-{secrets.token_hex(8)}")
 
     @without_internal_frames
     def write(self, iterator: Iterator[Any]) -> Message:
-        task = Task(self._area, self._places, self._settings.topic, task=_task())
+        name, batch = self._settings.transactional_id, self._settings.batch_id
+        task = Task(self._area, self._places, self._settings.topic, task=_task(), batch=batch, transactional_id=name)
         return Message(task.stage(iterator))
 
     @without_internal_frames
@@ -63,7 +64,7 @@ class BatchWriter(DataSourceArrowWriter):
         transactional_write.commit(self._settings, write_id, _staged(messages), self._area, overwrite=self._overwrite)
 
     def abort(self, messages: list[Message | None]) -> None:
-        self._area.clear()
+        transactional_write.clear([self._area.path])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -72,30 +73,28 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: WriteSettings, struct: Any) -> None:
         self._settings = settings
         self._places = _places(settings, struct)
-        self._driver = staging.driver_name()
-
-    def _area(self, query: str) -> StagingArea:
-        return staging.staging_area(self._settings.staging, f"stream-{query}", self._driver)
+        self._area = staging.make_area(settings.staging_places(), f"stream-{secrets.token_hex(8)}")
 
     @without_internal_frames
     def write(self, iterator: Iterator[Any]) -> Message:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        task = Task(self._area(query), self._places, self._settings.topic, task=_task(), query=query, batch=batch)
+        task = Task(self._area, self._places, self._settings.topic, task=_task(), query=query, batch=batch)
         return Message(task.stage(iterator))
 
     @without_internal_frames
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         found = _staged(messages)
         if not any(each.rows for each in found):
-            return  # no rows: nothing to write, and no number to record
+            self.abort(messages, batchId)  # nothing to write, and no number to record
+            return
         query = found[0].query
         write_id = WriteId(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
-        transactional_write.commit(self._settings, write_id, found, self._area(query))
+        transactional_write.commit(self._settings, write_id, found, self._area)
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
-        staging.discard(each.path for each in _staged(messages) if each.path)
+        transactional_write.clear([self._area.path, *(each.area for each in _staged(messages))])
 
 
 def _places(settings: WriteSettings, struct: Any) -> dict[str, int]:
@@ -125,7 +124,7 @@ def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
 
 def _check_place(settings: WriteSettings, overwrite: bool) -> None:
     """Check the target before tasks start: they may take hours."""
-    if not any(map(os.path.isdir, all_of(settings.directory))):
+    if not settings.members():
         raise embedlog.StorageError(
             "there is no log directory: create one with embedlog.open() and create_topic()", path=first_of(settings.directory)
         )

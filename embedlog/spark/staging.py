@@ -1,26 +1,36 @@
 """Manages the files in which tasks stage their rows until the job commits, outside of the log directory.
 
-    <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<write>/b<batch>-t<task>-<chance>.arrow
+    <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<writer>/[<owner>-]b<batch>-t<task>-<chance>.arrow
 
 SPARKSTAGING-1  each attempt writes one file with a unique name and renames it to its final name when it is complete
 SPARKSTAGING-2  files below a driver's name serve that driver only. After its death no process refers to them, and any process
-    that detects the death may remove them. A driver on another machine or in another container is never considered dead
-SPARKSTAGING-3  a stream's files up to the committed batch are obsolete; a job's files are obsolete when it has ended
+    that detects the death may remove them. Nobody can judge a driver on another machine or in another container: its files go
+    when a later driver commits their batch, or `AGE_S` after the last change
+SPARKSTAGING-3  the owner is the stream, or the transactional id of a job. Its files up to the committed batch are obsolete,
+    whichever driver they belong to. The files of a job are obsolete when it has ended
 SPARKSTAGING-4  a file is not synced: after a power loss no driver is left that would read it
+SPARKSTAGING-5  the driver makes the directories, for one job or one batch of a stream, so that it can remove files of tasks that
+    run as another user. The directories above have group and mode of the log directory: who may write the log may stage. Anybody
+    can make a file in the directory of a writer, as its tasks may be anybody; without the right to write the log nobody can list
+    it, so that the names, which are random, are known to the writer only
+SPARKSTAGING-6  removing reports problems and raises none
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import secrets
 import shutil
 import socket
+import stat
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,8 +40,10 @@ import embedlog
 SUFFIX, UNFINISHED = ".arrow", ".tmp"
 READABLE_BYTES = 100  # of a name that is used as directory name; a longer one is replaced by its digest
 UNKNOWN = 0
-_DRIVER = re.compile(r"driver-([0-9a-f]+)-([0-9a-f]+)-(\d+)-(\d+)-(\d+)")
-_FILE = re.compile(r"b(\d+)-t\d+-[0-9a-f]+\.(?:arrow|tmp)")
+AGE_S = 7 * 86_400  # as long as the log remembers an unused transactional id
+INITIAL_PROCESSES = "4026531836"  # the id of the first pid namespace of every Linux: its processes see all others
+_DRIVER = re.compile(r"driver-([0-9a-f]+)-([0-9a-f]+)-(\d+)-(\d+)-(\d+)(?:\.[0-9a-f]+)?")
+_FILE = re.compile(r"(?:(.+)-)?b(\d+)-t\d+-[0-9a-f]+\.(?:arrow|tmp)")
 
 
 # ---- reports of tasks ------------------------------------------------------------------------------------------------
@@ -61,6 +73,7 @@ class Staged:
     host: str
     query: str = ""  # the stream's id
     batch: int = -1
+    area: str = ""  # the directory of the writer
     topics: dict[str, Facts] = field(default_factory=dict)
 
 
@@ -68,8 +81,16 @@ class Staged:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A staging directory, and the log directory that decides who may use it."""
+
+    staging: str
+    log: str
+
+
+@dataclass(frozen=True)
 class StagingArea:
-    """The directory of one job or one stream of one driver."""
+    """The directory of one job, or of one batch of a stream."""
 
     staging: str
     driver: str
@@ -80,12 +101,15 @@ class StagingArea:
         return os.path.join(self.staging, self.driver, self.writer)
 
     @contextlib.contextmanager
-    def file(self, batch: int, task: int) -> Iterator[tuple[Any, str]]:
+    def file(self, batch: int, task: int, owner: str = "") -> Iterator[tuple[Any, str]]:
         """A new open file and the name that it has after the block. Raises StorageError."""
-        final = os.path.join(self.path, f"b{max(batch, 0)}-t{task}-{secrets.token_hex(8)}{SUFFIX}")
+        whose = f"{_file_name(owner)}-" if owner else ""
+        final = os.path.join(self.path, f"{whose}b{max(batch, 0)}-t{task}-{secrets.token_hex(8)}{SUFFIX}")
         unfinished = final.removesuffix(SUFFIX) + UNFINISHED
         try:
-            with _made(unfinished) as opened:
+            with _created(unfinished) as opened:
+                if os.stat(self.path).st_uid != os.geteuid():
+                    os.fchmod(opened.fileno(), 0o644)  # the driver reads it, whatever the umask of the task is
                 yield opened, final
             os.rename(unfinished, final)
         except OSError as problem:
@@ -95,54 +119,138 @@ class StagingArea:
             _remove(unfinished)
             raise
 
-    def clear(self, up_to: int | None = None) -> None:
-        """Remove the files of batches up to this one, or all files; then the directory if it is empty."""
-        for name in _names(self.path):
-            match = _FILE.fullmatch(name)
-            if up_to is None or (match is not None and int(match[1]) <= up_to):
-                _remove(os.path.join(self.path, name))
-        _leave(self.path)
+    def clear(self) -> list[OSError]:
+        """Remove the files, and the directory; what could not be removed."""
+        return discard([self.path])
 
 
-def staging_area(staging: str, writer: str, driver: str = "") -> StagingArea:
-    """The area of this name of a driver; the default is the driver of this process, and valid only in the driver."""
-    name = quote(writer, safe="")
-    if len(name) > READABLE_BYTES or name in (".", ".."):
-        name = hashlib.sha256(writer.encode()).hexdigest()
-    return StagingArea(staging, driver or driver_name(), name)
-
-
-def discard(paths: Iterable[str]) -> None:
-    """Remove these files, and their directories if they are empty then. Missing files are ignored."""
-    above = set()
-    for path in paths:
-        _remove(path)
-        above.add(os.path.dirname(path))
-    for each in above:
-        _leave(each)
-
-
-def _made(path: str) -> Any:
-    """A new file; creates its directories, even while another process removes empty ones."""
-    for _ in range(10):
+def make_area(places: Iterable[Place], writer: str) -> StagingArea:
+    """The new directory of a writer, in the first place that can be written. Called by the driver. Raises StorageError."""
+    problems = []
+    for place in places:
+        area = StagingArea(place.staging, driver_name(), _file_name(writer))
         try:
-            return open(path, "xb")
+            _make_area(area, place.log)
+        except OSError as problem:
+            problems.append(problem)
+        else:
+            return area
+    raise embedlog.StorageError(
+        f"rows cannot be staged: {'; '.join(map(str, problems)) or 'no log directory is available'}",
+        path=None if not problems else problems[0].filename,
+    ) from (problems[0] if problems else None)
+
+
+def discard(areas: Iterable[str]) -> list[OSError]:
+    """Remove these directories of writers, and those above that are empty then; what could not be removed."""
+    problems = []
+    for area in dict.fromkeys(areas):
+        try:
+            names = os.listdir(area)
         except FileNotFoundError:
-            with contextlib.suppress(FileNotFoundError):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-    return open(path, "xb")
+            names = []
+        except OSError as problem:
+            problems.append(problem)
+            continue
+        failures = [_remove(os.path.join(area, name)) for name in names]
+        problems += [failure for failure in failures if failure is not None]
+        _leave(area)
+    return problems
+
+
+def remove_written(staging: str, owner: str, batch: int) -> None:
+    """Remove the files of this owner up to this batch, of all drivers; those that cannot be removed stay.
+
+    A directory serves one batch. Without a file it may be that of a batch of another owner, which begins now.
+    """
+    name_of_owner = _file_name(owner)
+    for driver in _names(staging):
+        for writer in _names(os.path.join(staging, driver)):
+            area = os.path.join(staging, driver, writer)
+            files = [match for match in map(_FILE.fullmatch, _names(area)) if match is not None]
+            written = [match[0] for match in files if match[1] == name_of_owner and int(match[2]) <= batch]
+            for name in written:
+                _remove(os.path.join(area, name))
+            if written:
+                _leave(area)
+
+
+def _file_name(text: str) -> str:
+    """The text as the name of a file, or as a part of one."""
+    name = quote(text, safe="")
+    if len(name) > READABLE_BYTES or name in ("", ".", ".."):
+        return hashlib.sha256(text.encode()).hexdigest()
+    return name
+
+
+def _created(path: str) -> Any:
+    """A new file. The directory exists, unless its job has ended: then it belongs to what a dead driver leaves."""
+    try:
+        return open(path, "xb")
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "xb")
+
+
+def _make_area(area: StagingArea, log: str) -> None:
+    """Make the directories, even while another process removes empty ones (SPARKSTAGING-5)."""
+    model = os.stat(log)
+    shared = stat.S_IMODE(model.st_mode) | 0o711
+    for _ in range(10):
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(os.path.dirname(area.staging), exist_ok=True)
+            _make_directory(area.staging, shared, model.st_gid)
+            _make_directory(os.path.dirname(area.path), shared, model.st_gid)
+            _make_directory(area.path, _of_a_writer(shared), model.st_gid)
+            return
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), area.path)
+
+
+def _of_a_writer(shared: int) -> int:
+    """A mode with which everybody can make files, and only those can list them who may write in the directory above."""
+    mode = shared | 0o033
+    for read, write in ((stat.S_IRGRP, stat.S_IWGRP), (stat.S_IROTH, stat.S_IWOTH)):
+        if not shared & write:
+            mode &= ~read
+    return mode
+
+
+def _make_directory(path: str, mode: int, group: int) -> None:
+    """Make a directory that nobody sees with another mode or group."""
+    if os.path.isdir(path):
+        return
+    made = f"{path}.{secrets.token_hex(4)}"
+    os.mkdir(made, 0o700)
+    try:
+        os.chown(made, -1, group)
+    except PermissionError:  # not a member: this process's own group gets no rights
+        mode &= ~(stat.S_IRGRP | stat.S_IWGRP | stat.S_ISGID)
+    os.chmod(made, mode)
+    try:
+        os.rename(made, path)
+    except OSError:
+        os.rmdir(made)
+        if not os.path.isdir(path):  # else another process was faster
+            raise
 
 
 def _names(path: str) -> list[str]:
+    """The names in a directory; none if it cannot be listed."""
     try:
         return sorted(os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+def _remove(path: str) -> OSError | None:
+    """Remove a file; why it could not be removed."""
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        return problem
+    return None
 
 
 def _leave(path: str) -> None:
@@ -168,24 +276,68 @@ def name_of(pid: int) -> str:
 
 
 def remove_dead(staging: str) -> list[str]:
-    """Remove the files of drivers that have provably ended; return their names. Files that cannot be removed stay."""
-    dead = [name for name in _names(staging) if _is_dead(name)]
-    for name in dead:
-        shutil.rmtree(os.path.join(staging, name), ignore_errors=True)
+    """Remove the files of drivers that have ended, and old ones of drivers that cannot be judged; the names of the former.
+
+    Files that cannot be removed stay.
+    """
+    dead = []
+    for name in _names(staging):
+        if _DRIVER.fullmatch(name) is None:
+            continue
+        path = os.path.join(staging, name)
+        alive = _is_alive(name)
+        if alive is False:
+            dead.append(name)
+            shutil.rmtree(path, ignore_errors=True)
+        elif alive is None:
+            _remove_old(path)
     if dead:
         with contextlib.suppress(OSError):
             os.rmdir(staging)
     return dead
 
 
-def _is_dead(name: str) -> bool:
-    match = _DRIVER.fullmatch(name)
+def _remove_old(driver: str) -> None:
+    """Remove what has not changed for `AGE_S` in the directory of a driver."""
+    oldest = time.time() - AGE_S
+    for area in _names(driver):
+        path = os.path.join(driver, area)
+        try:
+            changed = [os.lstat(os.path.join(path, name)).st_mtime for name in ("", *_names(path))]
+        except OSError:  # removed meanwhile
+            continue
+        if max(changed) < oldest:
+            discard([path])
+
+
+def _is_alive(driver: str) -> bool | None:
+    """Whether a driver runs; None if this process cannot know that."""
+    match = _DRIVER.fullmatch(driver)
     if match is None:
-        return False
+        return None
     machine, boot, processes, pid, started = match.groups()
     if boot != _boot():  # another machine, or this one before a reboot if its id is unique
-        return machine == _machine() and bool(_read("/etc/machine-id"))
-    return processes == _processes() and int(pid) != UNKNOWN and _started(int(pid)) != started
+        return False if machine == _machine() and _read("/etc/machine-id") else None
+    if int(pid) == UNKNOWN:
+        return None
+    if processes == _processes():
+        return True if _started(int(pid)) == started else _unless_hidden()
+    if _processes() != INITIAL_PROCESSES:
+        return None
+    return True if any(map(partial(_is_in_a_container, pid, started), _names("/proc"))) else _unless_hidden()
+
+
+def _unless_hidden() -> bool | None:
+    """Of a process that was not found: not alive, unless those of other users are hidden (the option hidepid of proc)."""
+    return False if _read("/proc/1/stat") else None
+
+
+def _is_in_a_container(pid: str, started: str, process: str) -> bool:
+    """Whether this process has, in a pid namespace of its own, this number, and this start."""
+    if not process.isdecimal() or _started(int(process)) != started:
+        return False
+    numbers = re.search(r"^NSpid:(.*)$", _read(f"/proc/{process}/status"), re.MULTILINE)
+    return numbers is None or numbers[1].split()[-1] == pid
 
 
 def _ancestors(pid: int) -> Iterator[int]:

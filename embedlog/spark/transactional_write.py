@@ -9,6 +9,8 @@ SPARKCOMMIT-4  a write without a transactional id leaves only its rows: no group
 SPARKCOMMIT-5  rows are read from the mapped staged files and sent piece by piece: memory does not grow with the batch
 SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log. First the new rows are written with the offsets where they
     begin, then all records before those offsets are deleted. A repeated job continues with the second step
+SPARKCOMMIT-7  after the commit nothing raises but the second step of `overwrite`, which a repetition makes, too. Closing the log,
+    housekeeping and removing files are not worth rows that are written twice, as Spark repeats a job that raises: they warn
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import logging
 import os
 import secrets
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import embedlog
 from embedlog import GroupMetadata, OffsetAndMetadata, TopicPartition
-from embedlog.spark.staging import Facts, Staged, StagingArea, remove_dead
+from embedlog.spark.staging import Facts, Staged, StagingArea, discard, remove_dead, remove_written
 from embedlog.spark.write_options import WriteSettings
 from embedlog.spark.write_task import TOPIC
 
@@ -56,10 +59,30 @@ def commit(
     settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
 ) -> bool:
     """Write a batch and remove its staged files and those of drivers that have ended. Returns and raises as `write`."""
-    remove_dead(settings.staging)
+    for place in settings.staging_places():
+        remove_dead(place.staging)
     written = write(settings, write_id, staged, overwrite=overwrite)
-    area.clear(write_id.batch if write_id.query else None)
+    clear([area.path, *(each.area for each in staged)])
+    owner = write_id.query or write_id.name
+    if owner:
+        for place in settings.staging_places():
+            remove_written(place.staging, owner, write_id.batch)
     return written
+
+
+def clear(areas: Iterable[str]) -> None:
+    """Remove these directories of writers. What cannot be removed is a warning."""
+    problems = discard(filter(None, areas))
+    if problems:
+        logger.warning("staged files cannot be removed, and stay (%d of them): %s", len(problems), problems[0])
+
+
+def _warn_of_failure(write_id: WriteId, what: str, call: Callable[[], object]) -> None:
+    """Make a call after the commit (SPARKCOMMIT-7)."""
+    try:
+        call()
+    except Exception as problem:  # noqa: BLE001 (whatever it is: the rows are visible)
+        logger.warning("%s is written; %s failed after it: %s", write_id, what, problem)
 
 
 def write(settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
@@ -73,16 +96,16 @@ def write(settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], 
     files = [each for each in sorted(staged, key=lambda each: each.task) if each.rows]
     timeout_ms = _timeout_ms(files)
     config = {"transaction.max.timeout.ms": timeout_ms, "shared": settings.shared}
-    with embedlog.open(settings.directory, create=False, config=config) as log:
+    with contextlib.ExitStack() as opened:
+        log = opened.enter_context(embedlog.open(settings.directory, create=False, config=config))
         topics = _check(log, settings.topic, files, overwrite)
         if not (files or write_id.name or overwrite):
             return False
         written = _Write(log, settings, write_id, files).run(topics if overwrite else [], timeout_ms)
-        try:
-            log.housekeep(due_only=True)  # Spark may be the only writer of this log
-        except embedlog.EmbedlogError as problem:
-            logger.warning("housekeeping after %s failed: %s", write_id, problem)
-        return written
+        opened.pop_all()
+    _warn_of_failure(write_id, "housekeeping", partial(log.housekeep, due_only=True))  # Spark may be the only writer of this log
+    _warn_of_failure(write_id, "closing the log", log.close)
+    return written
 
 
 class _Write:
@@ -97,23 +120,28 @@ class _Write:
         """False if it was written before; `overwritten`: topics whose present records are deleted."""
         if self._write_id.name:
             self._log.keep_group(self._write_id.name)
-        with self._producer(timeout_ms) as producer:
+        with contextlib.ExitStack() as opened:
+            producer = opened.enter_context(self._producer(timeout_ms))
             producer.init_transactions()
             marks = self._log.group_offsets(self._write_id.name) if self._write_id.name else {}
             if self._is_written(marks):
                 logger.info("%s has been written before", self._write_id)
-                self._delete_before(_starts(marks) if overwritten else {})
-                return False
-            _check_files(self._files)  # not before: the files of a written batch may be removed already
-            starts = self._ends(overwritten)
-            with producer.transaction():
-                self._send(producer)
-                if overwritten:
-                    starts |= self._first
-                if self._write_id.name:
-                    self._mark(producer, starts)
-            self._delete_before(starts)
-        return True
+                starts = _starts(marks) if overwritten else {}
+                written = False
+            else:
+                _check_files(self._files)  # not before: the files of a written batch may be removed already
+                starts = self._ends(overwritten)
+                with producer.transaction():
+                    self._send(producer)
+                    if overwritten:
+                        starts |= self._first
+                    if self._write_id.name:
+                        self._mark(producer, starts)
+                written = True
+            opened.pop_all()
+        _warn_of_failure(self._write_id, "closing the producer", producer.close)
+        self._delete_before(starts)
+        return written
 
     def _producer(self, timeout_ms: int) -> embedlog.Producer:
         largest = max((facts.largest for each in self._files for facts in each.topics.values()), default=0)

@@ -28,6 +28,7 @@ from embedlog.spark.read_options import (
     plain,
     refuse,
 )
+from embedlog.spark.staging import Place
 
 META_PROPERTIES = "meta.properties"  # every log directory of Kafka contains this file
 
@@ -87,7 +88,7 @@ WRITE_OPTIONS: dict[str, Option] = {
         one_of("no", "locks"), True, True, "no", "`locks`: the directory is on a network file system (as in `embedlog.open`)."
     ),
     "stagingDirectory": Option(
-        plain, True, True, "the log directory's name with `.staging`",
+        plain, True, True, "the log directory's name with `.staging`; of a set, the first one that is available",
         "Directory for rows until the job commits; visible to driver and executors, outside of any log directory.",
     ),
 }  # fmt: skip
@@ -101,7 +102,7 @@ class WriteSettings:
     """The options of one write, checked."""
 
     directory: Directory
-    staging: str
+    staging: str = ""  # empty: beside the log directory
     topic: str = ""
     transactional_id: str = ""
     batch_id: int = 0
@@ -110,6 +111,20 @@ class WriteSettings:
     partitioner: str = "murmur2"
     compression: str = "none"
     shared: str = "no"
+
+    def members(self) -> list[str]:
+        """The log directories that are available. Where a disk of a set is not mounted, there may be an empty directory."""
+        directories = all_of(self.directory)
+        if len(directories) == 1:
+            return list(filter(os.path.isdir, directories))
+        return [each for each in directories if os.path.isfile(os.path.join(each, META_PROPERTIES))]
+
+    def staging_places(self) -> list[Place]:
+        """Where rows can be staged, in the order of preference: beside each log directory that is available."""
+        members = self.members()
+        if self.staging:
+            return [Place(self.staging, each) for each in members[:1]]
+        return [Place(beside(each), each) for each in members]
 
     def made_partitioner(self) -> Any:
         """The partitioner for the producer. Raises ConfigError."""
@@ -137,7 +152,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
     directory = directory_of(values["path"])
     return WriteSettings(
         directory=directory,
-        staging=_outside(first_of(directory_of(values.get("stagingDirectory") or f"{first_of(directory)}.staging")), directory),
+        staging=_staging(values.get("stagingDirectory", ""), directory),
         topic=values.get("topic", ""),
         transactional_id=values.get("transactionalId", ""),
         batch_id=values.get("batchId", 0),
@@ -147,6 +162,20 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
         compression=values.get("compression.type", "none"),
         shared=values.get("shared", "no"),
     )
+
+
+def beside(log: str) -> str:
+    """The staging directory beside a log directory."""
+    return f"{log}.staging"
+
+
+def _staging(given: str, directory: Directory) -> str:
+    """The staging directory of the option; empty if there is none. Raises ConfigError if one is inside of a log directory."""
+    if given:
+        return _outside(first_of(directory_of(given)), directory)
+    for each in all_of(directory):
+        _outside(beside(each), directory)
+    return ""
 
 
 def _outside(staging: str, directory: Directory) -> str:

@@ -74,10 +74,19 @@ class Task:
     """One attempt at one task of a write. Used once."""
 
     def __init__(
-        self, area: StagingArea, places: dict[str, int], topic: str, *, task: int, query: str = "", batch: int = -1
+        self,
+        area: StagingArea,
+        places: dict[str, int],
+        topic: str,
+        *,
+        task: int,
+        query: str = "",
+        batch: int = -1,
+        transactional_id: str = "",
     ) -> None:
         self._area, self._places, self._topic = area, places, topic
         self._task, self._query, self._batch = task, query, batch
+        self._owner = query or transactional_id
         self._facts: dict[str, Facts] = {}
         self._rows = 0
 
@@ -87,13 +96,14 @@ class Task:
         first = next(iter(rows), None)
         if first is None:
             return self._staged("", 0)
-        with self._area.file(self._batch, self._task) as (file, path):
+        with self._area.file(self._batch, self._task, self._owner) as (file, path):
             self._write(file, _chained(first, rows))
             size = file.tell()
         return self._staged(path, size)
 
     def _staged(self, path: str, size: int) -> Staged:
-        return Staged(path, size, self._rows, self._task, socket.gethostname(), self._query, self._batch, self._facts)
+        host = socket.gethostname()
+        return Staged(path, size, self._rows, self._task, host, self._query, self._batch, self._area.path, self._facts)
 
     def _write(self, file: Any, batches: Iterator[Any]) -> None:
         import pyarrow

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 import embedlog
 import embedlog.spark
+from embedlog.spark import staging
 from embedlog.spark.read_options import parse
 from embedlog.spark.read_plan import plan
 from embedlog.spark.stream_offsets import StreamOffsets
@@ -161,13 +164,99 @@ def test_other_lists_are_refused(text: str) -> None:
         parse({"path": text, "subscribe": "t"}, stream=False)
 
 
-def test_files_of_the_sink_are_beside_the_first_directory(tmp_path: Path) -> None:
+# ---- where rows are staged -------------------------------------------------------------------------------------------
+
+
+def test_no_directory_of_a_set_may_contain_staged_files(tmp_path: Path) -> None:
     directories = [f"file://{tmp_path}/d1", str(tmp_path / "d2")]
     settings = parse_write({"path": json.dumps(directories)}, stream=False)
     assert settings.directory == (str(tmp_path / "d1"), str(tmp_path / "d2"))
-    assert settings.staging == str(tmp_path / "d1.staging")
     with pytest.raises(embedlog.ConfigError, match="outside"):
         parse_write({"path": json.dumps(directories), "stagingDirectory": str(tmp_path / "d2" / "staged")}, stream=False)
+
+
+def lost(directory: Path) -> None:
+    directory.rename(directory.with_name("away"))
+
+
+def not_mounted(directory: Path) -> None:
+    lost(directory)
+    directory.mkdir()
+
+
+def closed_to_new_files(directory: Path) -> None:
+    """No directory can be made beside it: as root, who may write everywhere, the test puts a file in its way."""
+    Path(f"{directory}.staging").write_text("")
+
+
+WORLDS = [pytest.param([], 0, id="all are there")]
+WORLDS += [pytest.param([world], 1, id=world.__name__) for world in (lost, not_mounted, closed_to_new_files)]
+WORLDS += [pytest.param([closed_to_new_files, not_mounted], 2, id="one closed, one not mounted")]
+
+
+@pytest.mark.parametrize(("worlds", "chosen"), WORLDS)
+@pytest.mark.parametrize("given", [False, True], ids=["beside it", "by the option"])
+def test_rows_are_staged_where_a_directory_is_available(
+    paths: list[str], tmp_path: Path, worlds: list[Callable[[Path], None]], chosen: int, given: bool
+) -> None:
+    option = {"stagingDirectory": str(tmp_path / "given")} if given else {}
+    for world, path in zip(worlds, paths, strict=False):
+        world(Path(path))
+    settings = parse_write({"path": json.dumps(paths), "topic": "out"} | option, stream=False)
+    area = staging.make_area(settings.staging_places(), "job")
+    assert area.staging == (str(tmp_path / "given") if given else f"{paths[chosen]}.staging")
+    assert Path(area.path).is_dir()
+    assert area.clear() == []
+    assert not Path(area.staging).exists()
+    assert not any(Path(path).with_name(f"{Path(path).name}.staging").is_dir() for path in paths)
+
+
+def test_rows_are_staged_nowhere_if_no_directory_is_available(paths: list[str]) -> None:
+    settings = parse_write({"path": json.dumps(paths)}, stream=False)
+    for path in paths:
+        closed_to_new_files(Path(path))
+    with pytest.raises(embedlog.StorageError, match=r"rows cannot be staged: .*d1.staging.*d2.staging.*d3.staging"):
+        staging.make_area(settings.staging_places(), "job")
+
+
+READ_ONLY = """
+import json, os, subprocess, sys
+import embedlog, pyarrow
+from embedlog.spark import sink
+from pyspark.sql.types import StringType, StructField, StructType
+
+root = sys.argv[1]
+directories = [os.path.join(root, f"disk{number}", "log") for number in range(3)]
+disk = os.path.dirname(directories[0])
+for path in directories:
+    os.makedirs(os.path.dirname(path))
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", disk], check=True)
+try:
+    with embedlog.open(directories) as log:
+        log.create_topic("t", partitions=3, replication_factor=3, min_insync_replicas=1)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    for _ in range(2):
+        options = {"path": json.dumps(directories), "topic": "t"}
+        writer = sink.writer(options, StructType([StructField("value", StringType())]), False)
+        writer.commit([writer.write(iter([pyarrow.record_batch({"value": ["a", "b"]})]))])
+        subprocess.run(["umount", "-l", disk], check=False)  # the second turn has an empty directory there
+    assert os.listdir(disk) == []
+finally:
+    subprocess.run(["umount", "-l", disk], check=False, stderr=subprocess.DEVNULL)
+left = [name for name in os.listdir(os.path.join(root, "disk1")) if name != "log"]
+with embedlog.open(directories, read_only=True) as log:
+    print(sum(1 for _ in log.scan("t", isolation_level="read_committed").records()), left)
+"""
+
+
+def test_a_disk_that_is_read_only_and_then_gone_stops_no_job(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    command = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", READ_ONLY, str(tmp_path)]
+    if subprocess.run([*command[:4], "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a file system: needs root and unshare(1)")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip() == "4 []"
 
 
 @pytest.mark.slow

@@ -42,7 +42,9 @@ class Driver:
 
     def __init__(self, log: embedlog.Log, topic: str = "", **options: str) -> None:
         self.settings = parse_write({"path": str(log.path)} | options, stream=False)
-        self.area, self.topic = staging.staging_area(self.settings.staging, "job"), topic
+        self.topic = topic
+        (place,) = self.settings.staging_places()
+        self.area = staging.StagingArea(place.staging, staging.driver_name(), "job")
         if topic:
             self.settings = parse_write({"path": str(log.path), "topic": topic} | options, stream=False)
 
@@ -113,6 +115,71 @@ def test_rows_of_a_task_keep_their_order_and_tasks_theirs(log: embedlog.Log) -> 
 def test_a_partitioner_is_asked(log: embedlog.Log) -> None:
     Driver(log, "t", partitioner="roundrobin").write(values(*(b"%d" % number for number in range(9))))
     assert [each.log_end_offset for each in log.describe_topic("t").partitions] == [4, 4, 4]  # three rows and a marker
+
+
+# ---- after the commit ------------------------------------------------------------------------------------------------
+
+
+AFTER_THE_COMMIT = {
+    "removing a staged file": (staging, "_remove"),
+    "housekeeping": (embedlog.Log, "housekeep"),
+    "closing the log": (embedlog.Log, "close"),
+    "closing the producer": (embedlog.Producer, "close"),
+}
+
+
+@pytest.mark.parametrize("step", AFTER_THE_COMMIT)
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("problem", [OSError(13, "Permission denied"), embedlog.StorageError("No space left"), ValueError("x")])
+def test_a_failure_after_the_commit_is_a_warning(
+    log: embedlog.Log,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+    named: bool,
+    problem: Exception,
+) -> None:
+    """Spark repeats a job that raises, and the rows of an unnamed one would be there twice."""
+    driver = Driver(log, "t", transactionalId="nightly") if named else Driver(log, "t")
+    where, name = AFTER_THE_COMMIT[step]
+    original = getattr(where, name)
+    failures: list[Exception] = []
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if where is staging:  # reports, and raises nothing
+            return problem if isinstance(problem, OSError) else OSError(str(problem))
+        original(*args, **options)
+        if args[0] is not log and not failures:
+            failures.append(problem)
+            raise problem
+
+    monkeypatch.setattr(where, name, failing)
+    assert driver.write(values(b"row"), who=WriteId("nightly", 7) if named else WriteId())
+    assert seen(log) == [b"row"]
+    (warning,) = [each.getMessage() for each in caplog.records if each.name == "embedlog.spark"]
+    assert str(problem) in warning
+    assert ("staged files" if where is staging else step) in warning
+    monkeypatch.undo()
+    if named:
+        assert not driver.write(values(b"row"), who=WriteId("nightly", 7))
+        assert seen(log) == [b"row"]
+
+
+def test_the_second_step_of_overwriting_is_no_clean_up(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the earlier rows are still there: the job is not done, and a repetition completes it."""
+    driver = Driver(log, "t", transactionalId="nightly")
+    assert driver.write(values(b"old"), who=WriteId("nightly", 1))
+
+    def failing(*_: Any) -> None:
+        raise embedlog.StorageError("No space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embedlog.Log, "delete_records", failing)
+        with pytest.raises(embedlog.StorageError, match="No space left"):
+            driver.write(values(b"new"), who=WriteId("nightly", 2), overwrite=True)
+    assert sorted(seen(log)) == [b"new", b"old"]
+    assert not driver.write(values(b"new"), who=WriteId("nightly", 2), overwrite=True)
+    assert seen(log) == [b"new"]
 
 
 # ---- once ------------------------------------------------------------------------------------------------------------

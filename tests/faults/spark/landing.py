@@ -70,8 +70,9 @@ class Driver:
 
     def __init__(self, directory: str, overwrite: bool = False) -> None:
         self.settings: WriteSettings = parse_write({"path": directory, "transactionalId": NAME}, stream=False)
-        self.area = staging.staging_area(self.settings.staging, NAME, staging.name_of(os.getpid()))
         self.overwrite = overwrite
+        (place,) = self.settings.staging_places()
+        self.area = staging.StagingArea(place.staging, staging.name_of(os.getpid()), NAME)
 
     def stage(self, batch: int) -> list[staging.Staged]:
         return [self._task(batch, number) for number in range(TASKS)]
