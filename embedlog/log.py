@@ -339,6 +339,13 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         """
         self._engine.close()
 
+    if not TYPE_CHECKING:  # the protocol of asynchronous clients; type checkers should refuse it
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("a Log supports `with`; log.async_producer(…) and log.async_consumer(…) support `async with`")
+
+        __aexit__ = __aenter__
+
     def __enter__(self) -> Self:
         return self
 
@@ -398,6 +405,7 @@ def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, opt
     return parse(ConsumerConfig, config, **options, **({} if group_id is None else {"group_id": group_id}))
 
 
+@keywords.checked_call
 def open(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,

@@ -57,6 +57,10 @@ class Administration:
 
     def topics(self, include_internal: bool = False) -> list[str]:
         """Names of all topics, sorted; internal ones (`__consumer_offsets`, …) only if requested."""
+        if not isinstance(include_internal, bool):
+            raise TypeError(
+                f"include_internal is a bool, not {type(include_internal).__name__}; describe_topic(name) describes one topic"
+            )
         return self._topics.names(include_internal)
 
     def describe_topic(self, name: str, *, available_only: bool = False) -> TopicDescription:

@@ -15,7 +15,7 @@ from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog._native.lazy_numpy import np
 from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
-from embedlog.config import keywords
+from embedlog.config import keywords, other_clients
 from embedlog.errors import ConfigError
 from embedlog.format.record_columns import BytesColumn, Decoded, Headers
 
@@ -58,7 +58,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @keywords.checked
-class Batch:
+class Batch(metaclass=other_clients.Hinting):
     """Consecutive records of one partition in columns.
 
     `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`) and `validity` (a bitmap,

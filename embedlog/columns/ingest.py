@@ -98,6 +98,8 @@ def times_of(given: Any) -> Any:
     if arrow_import.has_arrow_interface(given):
         return arrow_import.times(given)
     column = np.asarray(given)
+    if column.ndim == 0:
+        raise TypeError(f"timestamps_ms is an int or one int a row, not {type(given).__name__}; it is in milliseconds, or a list")
     if column.dtype.kind == "M":
         if np.isnat(column).any():
             raise InvalidRecordError("timestamps_ms has a time that is none (NaT)", expected="a time for each row")

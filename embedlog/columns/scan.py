@@ -12,7 +12,7 @@ SCAN-5  the progress of a reading is counted in offsets, after each chunk: the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, overload
@@ -23,6 +23,7 @@ from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.columns.batch import Batch, records_of
 from embedlog.columns.chunks import Source
 from embedlog.columns.deserialization import Deserializers
+from embedlog.columns.iterations import BatchIterator, RecordIterator
 from embedlog.columns.patterns import SearchPattern
 from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.search import Search
@@ -226,9 +227,11 @@ class Scan(metaclass=other_clients.Hinting):
         iteration.
         """
         deserializers = Deserializers(key_deserializer, value_deserializer)
-        return self._records(deserializers.record if deserializers.present else None)
+        return RecordIterator(self._records(deserializers.record if deserializers.present else None))
 
-    def _records(self, made: Callable[[Record[bytes, bytes]], Record[Any, Any]] | None) -> Iterator[Record[Any, Any]]:
+    def _records(
+        self, made: Callable[[Record[bytes, bytes]], Record[Any, Any]] | None
+    ) -> Generator[Record[Any, Any], None, None]:
         for number, decoded in self._decoded(ALL_COLUMNS):
             found = records_of(self.topic, number, decoded)
             yield from found if made is None else map(made, found)
@@ -238,8 +241,7 @@ class Scan(metaclass=other_clients.Hinting):
 
         A second thread reads and decodes the next chunks; pyarrow is not needed.
         """
-        for number, decoded in self._decoded(self.columns):
-            yield Batch(self.topic, number, decoded, self.columns)
+        return BatchIterator(Batch(self.topic, number, decoded, self.columns) for number, decoded in self._decoded(self.columns))
 
     def head(self, count: int = 10) -> list[Record[bytes, bytes]]:
         """The first records, in the order of `records`. Only the data before them is read."""

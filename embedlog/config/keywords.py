@@ -1,8 +1,10 @@
-"""Checks the keywords of calls without options: an unknown one raises the same error as an unknown option.
+"""Checks the arguments of calls: an unknown keyword raises the same error as an unknown option, and too many arguments by
+position an error with the signature.
 
 KEYWORD-1  the check comes before any effect, and adds a tenth of a microsecond to a call
 KEYWORD-2  `send` is called for each record, and a check would cost 7 % of it. Its signature is part of its name instead, so
     Python's own message has it
+KEYWORD-3  arguments by position are counted only after Python has refused a call
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from embedlog.errors import UnknownOptionError
 Class = TypeVar("Class", bound=type)
 Call = TypeVar("Call", bound=Callable[..., Any])
 
-TAKES_KEYWORDS, IS_COROUTINE = 0x08, 0x80  # flags of code: inspect.CO_VARKEYWORDS and CO_COROUTINE
+# Flags of code: inspect.CO_VARARGS, CO_VARKEYWORDS and CO_COROUTINE.
+TAKES_POSITIONS = 0x04
+TAKES_KEYWORDS = 0x08
+IS_COROUTINE = 0x80
 HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
 NO_TIMEOUT = (
@@ -67,15 +72,15 @@ def checked(cls: Class) -> Class:
     for name, verb in list(vars(cls).items()):
         if isinstance(verb, FunctionType) and not name.startswith("_"):
             if name not in HOT:
-                setattr(cls, name, _checked(verb, _parameters(verb)[1:]))
-            elif name == "send":  # KEYWORD-2
+                setattr(cls, name, _checked(verb, _parameters(verb)[1:], 1))
+            else:  # KEYWORD-2
                 verb.__qualname__ += f"({', '.join(_parameters(verb)[1:])}): {name}"
     return with_hints(cls)
 
 
 def checked_call(call: Call) -> Call:
     """As `checked`, for a function of a module."""
-    return cast("Call", _checked(call, _parameters(call)))
+    return cast("Call", _checked(call, _parameters(call), 0))
 
 
 def part_of(name: str) -> Callable[[Class], Class]:
@@ -97,23 +102,47 @@ def _parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _code(verb: Callable[..., Any]) -> CodeType:
-    """The code of the innermost function."""
+    return _innermost(verb).__code__
+
+
+def _innermost(verb: Callable[..., Any]) -> FunctionType:
+    """The function below decorators."""
     while (inner := getattr(verb, "__wrapped__", None)) is not None:
         verb = inner
-    return cast("FunctionType", verb).__code__
+    return cast("FunctionType", verb)
 
 
-def _checked(verb: Callable[..., Any], known: tuple[str, ...]) -> Callable[..., Any]:
-    if _code(verb).co_flags & TAKES_KEYWORDS:
-        return verb
+def _signature(verb: Callable[..., Any], first: int) -> str:
+    """The parameters with their types, as in the source; those before `first` are not the caller's."""
+    types = _innermost(verb).__annotations__
+    code = _code(verb)
+    shown = [f"{name}: {types[name]}" for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name in types]
+    if code.co_kwonlyargcount:
+        shown.insert(code.co_argcount - first, "*")
+    if code.co_flags & TAKES_KEYWORDS:
+        shown.append("**settings")
+    return f"{verb.__qualname__}({', '.join(shown)})"
+
+
+def _checked(verb: Callable[..., Any], known: tuple[str, ...], first: int) -> Callable[..., Any]:
+    code = _code(verb)
+    checks_keywords = not code.co_flags & TAKES_KEYWORDS
+    limit = sys.maxsize if code.co_flags & TAKES_POSITIONS else code.co_argcount
 
     @functools.wraps(verb)
     def call(*arguments: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True  # pytest shows the caller of a failed assertion
-        for name in keywords:
-            if name not in known:
-                raise unknown_keyword(f"{verb.__qualname__}()", name, known)
-        return verb(*arguments, **keywords)
+        if checks_keywords:
+            for name in keywords:
+                if name not in known:
+                    raise unknown_keyword(f"{verb.__qualname__}()", name, known)
+        try:
+            return verb(*arguments, **keywords)
+        except TypeError:
+            if len(arguments) <= limit:
+                raise
+            counts = f"expected at most {limit - first}, found {len(arguments) - first}"
+            raise TypeError(f"arguments by position: {counts}: {_signature(verb, first)}") from None
 
     if sys.version_info >= (3, 12) and _code(verb).co_flags & IS_COROUTINE:
         from inspect import markcoroutinefunction  # late: few programs need its imports

@@ -203,7 +203,10 @@ def _values(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Map
 def by_field(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The given values by field name, unchecked. Raises as `parse` does for names."""
     if mapping is not None and not isinstance(mapping, Mapping):
-        raise TypeError(f"the configuration of {cls.OWNER_NAME} is a mapping of names to values, not {type(mapping).__name__}")
+        raise TypeError(
+            f"the configuration of {cls.OWNER_NAME} is a mapping of names to values, not {type(mapping).__name__}; "
+            "other arguments are given by name"
+        )
     given: dict[str, Any] = {}
     for key, value in [*(mapping or {}).items(), *keywords.items()]:
         name = known_name(cls, key)

@@ -4,6 +4,7 @@ OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse i
 OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class (docs/porting)
 OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name, and no `__getattr__`, which
     would make each look at an attribute slower. Its metaclass hides the descriptors
+OTHERCLIENT-4  an object that is used as a container is refused with the calls that return what it contains
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ _LOG = {
     "alter_replica_log_dirs": _REASSIGN,
     "alter_user_scram_credentials": _ACLS,
     "api_versions": _NO_SERVER,
+    "compact": "housekeeping compacts by itself, and housekeep() does at once what is due",
+    "consume": "records are read by log.consumer(…).poll()",
     "append": "records are written by log.producer().send()",
     "create_acls": _ACLS,
     "delete_acls": _ACLS,
@@ -108,11 +111,16 @@ _LOG = {
     "perform_leader_election": "elect(topic, partition) elects leaders of a set",
     "poll": "records are read by log.consumer(…).poll()",
     "read": "scan(topic).records() reads what is there, and log.consumer(topic).poll(timeout) waits for more",
+    "produce": "records are sent by log.producer().send()",
+    "publish": "records are sent by log.producer().send()",
     "reset_configs": "alter_topic(name, {setting: None}) resets a setting",
     "send": "records are sent by log.producer().send()",
+    "subscribe": "log.consumer(*topics, …) returns a subscribed consumer",
     "tail": "log.consumer(topic) reads from the end on, and scan(topic).head() returns the first records",
+    "transaction": "the producer has it: log.producer(transactional_id=…).transaction()",
     "update_features": _NO_SERVER,
     "wait_for_topics": "create_topic() returns when the topic is usable by every process",
+    "write": "records are sent by log.producer().send()",
 }
 ABSENT: Mapping[str, Mapping[str, str]] = {
     "AsyncConsumer": _CONSUMER | {"getone": "anext(aiter(consumer)) returns the next record, or iterate with `async for`"},
@@ -120,11 +128,27 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
     "Consumer": _CONSUMER | {"start": _CONTEXT, "stop": _CONTEXT},
     "Log": _LOG,
     "Producer": _PRODUCER | {"send_and_wait": "send(…).result()", "start": _CONTEXT, "stop": _CONTEXT},
+    "Batch": {
+        "key": "keys[i] is that of row i, and records() returns Record objects",
+        "timestamp": "timestamps_ms[i] is that of row i, and records() returns Record objects",
+        "offset": "offsets[i] is that of row i, and records() returns Record objects",
+        "value": "values[i] is that of row i, and records() returns Record objects",
+    },
     "Scan": {
         "count": "num_rows is the number of records",
         "read": "records() iterates over them",
         "to_list": "list(scan.records())",
     },
+}
+_READ = "poll() returns a list of records, seek() sets the position"
+_SEND = "send() writes a record, send_batch() a list, and log.scan(topic).records() reads"
+CONTAINERS: Mapping[str, str] = {  # classes whose objects are no containers → what has the contents
+    "AsyncConsumer": _READ,
+    "AsyncProducer": _SEND,
+    "Consumer": _READ,
+    "Log": "topics() is the list of topics, describe_topic(name) describes one, and scan(name).records() reads one",
+    "Producer": _SEND,
+    "Scan": "records() iterates over records, head(n) is a list of the first, num_rows their number, search(pattern) finds some",
 }
 SUBMODULES = ("aio", "duckdb", "exporters", "mirror", "plot", "polars", "progress", "schemas", "spark", "testing")
 _OPENED = "embedlog.open(path) returns the log"
@@ -166,6 +190,17 @@ class _Absent:
         raise AttributeError(message, name=self._name, obj=instance if instance is not None else owner)
 
 
+class ContainerError(TypeError, AttributeError):
+    """An object was used as a container: a TypeError as Python's own, and an AttributeError, so that `hasattr` is false."""
+
+
+class _NoContainer(_Absent):
+    """A method of containers at a class whose objects are none. Threads: any."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise ContainerError(f"{self._owner!r} is no container: {self._hint}")
+
+
 class Hinting(ABCMeta):
     """The class of public classes: `dir` of one, and so completion and `Mock(spec=…)`, has only the names that exist.
 
@@ -201,6 +236,22 @@ def with_hints(cls: Class) -> Class:
         if name in dir(cls):
             raise TypeError(f"{cls.__name__}.{name} exists, so it is not absent")
         setattr(cls, name, _Absent(cls.__name__, name, hint))
+    contents = CONTAINERS.get(cls.__name__)
+    if contents is not None:
+        refuse_as_container(cls, contents)
     if absent:
         setattr(cls, "__dir__", lambda self: _present(type(self), object.__dir__(self)))  # noqa: B010
     return cls
+
+
+def refuse_as_container(cls: type, contents: str) -> None:
+    """Let `object[index]`, `len(object)`, `x in object`, and iteration unless the class has it, raise TypeError with `contents`.
+
+    Without `__iter__`, Python iterates by `__getitem__`, and searches by iteration.
+    """
+    names = ["__getitem__", "__len__"]
+    if hasattr(cls, "__iter__"):
+        names.append("__contains__")  # the search would read what the iteration reads
+    for name in names:
+        setattr(cls, name, _NoContainer(cls.__name__, name, contents))
+    setattr(cls, "__bool__", lambda self: True)  # noqa: B010  (Python would ask `__len__`)

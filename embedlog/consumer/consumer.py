@@ -430,9 +430,6 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
             other_clients.check_maker("log.consumer(*topics, …)", arguments or (options.get("engine", ""),))
             return super().__new__(cls)
 
-        def __getitem__(self, index: object) -> NoReturn:
-            raise TypeError("a consumer is not a sequence: poll() returns a list of records, seek() sets the position")
-
         def __aenter__(self) -> NoReturn:
             raise TypeError("a Consumer supports `with`; use log.async_consumer(…) for `async with`")
 

@@ -22,12 +22,19 @@ def check_call(given: ProducerRecord) -> None:
     for name in ("partition", "timestamp_ms"):
         number = getattr(given, name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            hint = "; it is in milliseconds: int(moment.timestamp() * 1000)" if hasattr(number, "timestamp") else ""
+            hint = in_milliseconds(number) if name == "timestamp_ms" else ""
             raise TypeError(f"{name} is an int or None, not {type(number).__name__}{hint}")
     if given.partition is not None and given.partition < 0:
         raise UnknownTopicOrPartitionError("a partition's number is not negative", found=given.partition)
     if given.timestamp_ms is not None and not 0 <= given.timestamp_ms < 2**63:
         raise InvalidTimestampError("a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms)
+
+
+def in_milliseconds(time: object) -> str:
+    """How a time that is no int of milliseconds becomes one, as the end of an error."""
+    if hasattr(time, "timestamp"):
+        return "; it is in milliseconds: int(moment.timestamp() * 1000)"
+    return "; it is in milliseconds: int(time.time() * 1000)" if isinstance(time, float) else ""
 
 
 def check_tombstone(key: object) -> None:

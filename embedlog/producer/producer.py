@@ -106,7 +106,10 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
             self._pipeline.check_open()
             check_tombstone(key)
             value = None
-        route = self._routes.get(topic)
+        try:
+            route = self._routes.get(topic)
+        except TypeError:  # not the name of a topic, which the pipeline says
+            route = None
         if expected_offset is not None:
             from embedlog.producer import conditional_send  # late: few programs use it
 

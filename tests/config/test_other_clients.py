@@ -26,6 +26,7 @@ from tests.support.event_loops import run
 HERE = {
     "AsyncConsumer": embedlog.AsyncConsumer,
     "AsyncProducer": embedlog.AsyncProducer,
+    "Batch": embedlog.Batch,
     "Consumer": embedlog.Consumer,
     "Log": embedlog.Log,
     "Producer": embedlog.Producer,

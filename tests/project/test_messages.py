@@ -5,14 +5,17 @@ Names of other libraries are among them: kafka-python, aiokafka, confluent-kafka
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import errno
+import inspect
 import logging
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -40,7 +43,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 Act = Callable[[Any], Any]
-Row = tuple[Act, type[BaseException], tuple[str, ...]]
+Row = tuple[Act, type[BaseException] | tuple[type[BaseException], ...], tuple[str, ...]]
 
 
 def consumer(act: Act, *topics: str, **options: Any) -> Act:
@@ -172,6 +175,90 @@ CALLS: dict[str, Row] = {
                       ("read-only", "without read_only=True")),
 }  # fmt: skip
 
+POSITIONS: dict[str, Row] = {
+    'scan("t", 0)': (lambda log: log.scan("orders", 0),
+                     TypeError, ("Log.scan(topic: str, *, partitions:", "expected at most 1, found 2")),
+    'seek("t", 0, 3)': (consumer(lambda made: made.seek("orders", 0, 3)), TypeError,
+                        ("Consumer.seek(partition: TopicPartition, offset:", "expected at most 2, found 3")),
+    'delete_records("t", 5)': (lambda log: log.delete_records("orders", 5),
+                               TypeError, ("Log.delete_records(offsets: Mapping[TopicPartition, int])", "found 2")),
+    'alter_topic("t", "retention.ms", 5)': (lambda log: log.alter_topic("orders", "retention.ms", 5),
+                                            TypeError, ("config: Mapping[str, Any] | None, **settings)", "found 3")),
+    'create_topic("t", 1, 1)': (lambda log: log.create_topic("x", 1, 1), TypeError, ("not int", "by name")),
+    "open(path, {})": (lambda log: embedlog.open(log.path, {}),  # type: ignore[call-arg]
+                       TypeError, ("open(path:", "*, read_only: bool", "found 2")),
+    "poll(1, 2, 3)": (consumer(lambda made: made.poll(1, 2, 3)), TypeError, ("Consumer.poll(timeout, max_records)",)),
+    "send(v, k, h, 0, 5)": (producer(lambda made: made.send("orders", b"v", b"k", [], 0, 5)),
+                            TypeError, ("Producer.send(topic, value, key, headers, partition, timestamp_ms",)),
+    'topics("t")': (lambda log: log.topics("orders"), TypeError, ("a bool, not str", "describe_topic(name)")),
+}  # fmt: skip
+
+
+def reading(act: Act) -> Act:
+    return lambda log: act(log.scan("orders"))
+
+
+def sending(act: Act) -> Act:
+    """Of a record that was read, and of the future of its send."""
+
+    def call(log: Any) -> Any:
+        with log.producer() as made:
+            future = made.send("orders", b"v", partition=0)
+            future.result(10)
+            return act(log.last_record("orders", 0), future)
+
+    return call
+
+
+def batch_value(log: Any) -> Any:
+    with log.producer() as made:
+        made.send("orders", b"v", partition=0).result(10)
+    return next(log.scan("orders").batches()).value
+
+
+def awaiting(act: Act) -> Act:
+    async def body(log: Any) -> None:
+        async with act(log):
+            pass
+
+    return lambda log: asyncio.run(body(log))
+
+
+CONTAINERS: dict[str, Row] = {
+    'log["t"]': (lambda log: log["orders"], TypeError, ("'Log' is no container", "topics()", "scan(name).records()")),
+    "for t in log": (lambda log: list(log), TypeError, ("'Log' is no container", "topics()")),
+    "len(log)": (lambda log: len(log), TypeError, ("'Log' is no container", "topics()")),
+    '"t" in log': (lambda log: "orders" in log, TypeError, ("'Log' is no container", "topics()")),
+    "dict(log)": (lambda log: dict(log), TypeError, ("'Log' is no container",)),
+    "a, b = producer": (producer(lambda made: list(made)), TypeError, ("'Producer' is no container", "records() reads")),
+    "len(consumer)": (consumer(lambda made: len(made)), TypeError, ("poll() returns a list",)),
+    "x in consumer": (consumer(lambda made: b"x" in made), TypeError, ("poll() returns a list",)),
+    "scan[0]": (reading(lambda scan: scan[0]), TypeError, ("'Scan' is no container", "head(n)")),
+    "len(scan)": (reading(lambda scan: len(scan)), TypeError, ("num_rows",)),
+    "x in scan": (reading(lambda scan: b"x" in scan), TypeError, ("search(pattern)",)),
+    "scan.records()[0]": (reading(lambda scan: scan.records()[0]), TypeError, ("'RecordIterator'", "head(n)")),
+    "len(scan.records())": (reading(lambda scan: len(scan.records())), TypeError, ("for record in scan.records()",)),
+    "scan.records().value": (reading(lambda scan: scan.records().value), AttributeError, ("'value'", "next(scan.records())")),
+    "scan.batches()[0]": (reading(lambda scan: scan.batches()[0]), TypeError, ("next(scan.batches())",)),
+    "batch.value": (batch_value, AttributeError, ("values[i]", "records()")),
+    'record["value"]': (sending(lambda record, _: record["value"]), TypeError, ("record.value", "_asdict()")),
+    "record[0]": (sending(lambda record, _: record[0]), TypeError, ("record.value",)),
+    "key, value = record": (sending(lambda record, _: tuple(record)), TypeError, ("record.value",)),
+    '"value" in record': (sending(lambda record, _: "value" in record), TypeError, ("record.value",)),
+    "dict(record)": (sending(lambda record, _: dict(record)), TypeError, ("_asdict()",)),
+    "future.offset": (sending(lambda _, future: future.offset), AttributeError, ("result()", "RecordMetadata")),
+    "async with log": (awaiting(lambda log: log), TypeError, ("supports `with`", "log.async_producer(…)")),
+    "asyncio.run(send())": (producer(lambda made: asyncio.run(made.send("orders", b"v", partition=0))),
+                            (TypeError, ValueError, AssertionError), ("result() waits", "a coroutine can await it")),
+    "moment for timestamp_ms": (producer(lambda made: made.send("orders", b"v", timestamp_ms=datetime.datetime.now())),
+                                TypeError, ("not datetime", "int(moment.timestamp() * 1000)")),
+    "seconds for timestamp_ms": (producer(lambda made: made.send("orders", b"v", timestamp_ms=1.5)),
+                                 TypeError, ("not float", "int(time.time() * 1000)")),
+    "moment for timestamps_ms": (producer(lambda made: made.send_batch("orders", [b"v"], timestamps_ms=datetime.datetime.now())),
+                                 TypeError, ("one int a row, not datetime",)),
+    "send([topic])": (producer(lambda made: made.send(["orders"], b"v")), TypeError, ("a topic is a str, not list",)),
+}  # fmt: skip
+
 RECORDS: dict[str, Row] = {
     "text": (producer(lambda made: made.send("orders", "v")),
              TypeError, ("bytes, not str", "value_serializer", "serializers.string")),
@@ -203,10 +290,11 @@ def shut_after(made: Any, act: Act) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("act", "error", "said"), [pytest.param(*row, id=name) for name, row in (OPTIONS | CALLS | RECORDS).items()]
+    ("act", "error", "said"),
+    [pytest.param(*row, id=name) for name, row in (OPTIONS | CALLS | POSITIONS | CONTAINERS | RECORDS).items()],
 )
 def test_a_mistake_is_answered_with_what_is_wrong_and_the_way_on(
-    log: Any, act: Act, error: type[BaseException], said: tuple[str, ...]
+    log: Any, act: Act, error: type[BaseException] | tuple[type[BaseException], ...], said: tuple[str, ...]
 ) -> None:
     before = log.topics()
     with pytest.raises(error) as caught:
@@ -215,6 +303,66 @@ def test_a_mistake_is_answered_with_what_is_wrong_and_the_way_on(
     assert [each for each in said if each not in text] == [], text
     assert text.isprintable()
     assert log.topics() == before
+
+
+PUBLIC = (
+    embedlog.AsyncConsumer,
+    embedlog.AsyncProducer,
+    embedlog.Batch,
+    embedlog.Consumer,
+    embedlog.Log,
+    embedlog.Producer,
+    embedlog.Scan,
+)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [pytest.param(cls, name, id=f"{cls.__name__}.{name}") for cls in PUBLIC for name in dir(cls) if name[0] != "_"],
+)
+def test_too_many_arguments_by_position_are_answered_with_the_signature(cls: type, name: str) -> None:
+    verb = inspect.getattr_static(cls, name)
+    if not inspect.isfunction(verb):
+        return
+    parameters = inspect.signature(verb).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return
+    with pytest.raises(TypeError) as caught:
+        verb(*([None] * 20))
+    text = str(caught.value)
+    assert f"{cls.__name__}.{name}(" in text, text
+    assert [
+        one.name for one in list(parameters)[1:] if one.name not in text and one.kind is not inspect.Parameter.VAR_KEYWORD
+    ] == []
+
+
+def test_no_object_that_is_no_container_seems_to_be_one(log: Any) -> None:
+    with log.producer() as made, log.consumer("orders") as reader:
+        scan = log.scan("orders")
+        for one in (log, made, reader, scan, scan.records(), scan.batches()):
+            assert one
+            for name in ("__getitem__", "__len__"):
+                assert not hasattr(one, name)
+                assert name not in dir(type(one))
+            with pytest.raises(TypeError):
+                len(mock.create_autospec(type(one), instance=True))
+
+
+def test_the_iterator_of_a_scan_is_one(log: Any) -> None:
+    log.create_topic("counted", exist_ok=True)
+    with log.producer() as made:
+        made.send_batch("counted", [b"%d" % number for number in range(10)]).result(10)
+    records = log.scan("counted").records()
+    assert isinstance(records, Iterator)
+    assert next(records).value == b"0"
+    assert [record.value for record in records][:2] == [b"1", b"2"]
+    assert next(records, None) is None
+    batches = log.scan("counted").batches()
+    assert sum(batch.num_rows for batch in batches) == 10
+    left = log.scan("counted").records()
+    next(left)
+    left.close()
+    assert list(left) == []
 
 
 @pytest.mark.parametrize("client", ["async_producer", "async_consumer"])

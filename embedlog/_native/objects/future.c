@@ -147,7 +147,8 @@ static PyObject *future_await_slot(PyObject *object) {
 }
 
 static PyObject *future_repr(PyObject *object) {
-    static const char *const words[] = {"pending", "pending", "pending", "done", "failed"};
+    static const char waiting[] = "pending; result() waits, and a coroutine can await it"; /* asyncio.run shows it in its error */
+    static const char *const words[] = {waiting, waiting, waiting, "done", "failed"};
     return PyUnicode_FromFormat("<embedlog.Future %s>", words[((el_future *)object)->batch->state]);
 }
 
@@ -180,6 +181,9 @@ static PyGetSetDef future_getset[] = {
     ABSENT("succeeded", "done() and exception() is None"),
     ABSENT("failed", "done() and exception() is not None"),
     ABSENT("value", "the call is result()"),
+    ABSENT("offset", "result() waits, and returns the RecordMetadata with it"),
+    ABSENT("timestamp_ms", "result() waits, and returns the RecordMetadata with it"),
+    ABSENT("topic", "result() waits, and returns the RecordMetadata with it"),
     {"_failure", EL_ALONE(future_get_failure), NULL, "The exception so far, or None; reading it does not count as observation.", NULL},
     {NULL},
 };

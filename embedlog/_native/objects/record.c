@@ -237,6 +237,17 @@ static PyGetSetDef record_absent[] = {
     {NULL},
 };
 
+/* A record is no container. Iteration and `in` use sq_item, an index of any type mp_subscript. */
+static PyObject *no_container(void) {
+    PyErr_SetString(PyExc_TypeError, "a Record is no container: its fields are attributes such as record.value, and record._asdict() is "
+                                     "the dict of all");
+    return NULL;
+}
+
+static PyObject *record_item(PyObject *self, Py_ssize_t at) { return no_container(); }
+
+static PyObject *record_subscript(PyObject *self, PyObject *index) { return no_container(); }
+
 static PyMethodDef record_own_methods[] = {
     {"__reduce__", record_reduce, METH_NOARGS, "Arguments that create an equal record."},
     {"_asdict", record_asdict, METH_NOARGS, "The fields as a dict, for DataFrames."},
@@ -249,6 +260,7 @@ static PyType_Slot record_slots[] = {
     {Py_tp_new, record_new},     {Py_tp_dealloc, record_dealloc},          {Py_tp_traverse, record_traverse},
     {Py_tp_clear, record_clear}, {Py_tp_is_gc, record_is_gc},              {Py_tp_repr, record_repr},
     {Py_tp_hash, record_hash},   {Py_tp_richcompare, record_compare},      {Py_tp_members, record_members},
+    {Py_sq_item, record_item},   {Py_mp_subscript, record_subscript},
     {Py_tp_methods, record_own_methods}, {Py_tp_getset, record_absent}, {Py_tp_doc, "One record; read-only."}, {0, NULL},
 };
 
