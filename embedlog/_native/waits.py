@@ -1,4 +1,4 @@
-"""Waiting for records, notices and changes of the topics, on the futex words of control pages.
+"""Waiting for records, notices and changes of the topics, on the futex words of control pages; and looking without a wait.
 
 WAITS-1  a wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are handled
 WAITS-2  a wait may spin before it sleeps, until a time of its caller: it needs no wake then, and takes a processor
@@ -87,3 +87,14 @@ class Waiter:
 
     def reset(self) -> None:
         lib.el_wake_reset(self._word)
+
+
+class Looks:
+    """Control pages as they are now, to learn later, in one call, whether any of them has published since. Threads: any."""
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self._pages = tuple(pages)  # which stay mapped
+        self._looks = ffi.new("el_look[]", [(page.raw, lib.el_page_sequence(page.raw)) for page in pages])
+
+    def are_current(self) -> bool:
+        return int(lib.el_first_published(self._looks, len(self._pages))) == len(self._pages)

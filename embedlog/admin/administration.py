@@ -15,6 +15,7 @@ from embedlog.types import NewTopic, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.admin.groups import GroupAdmin, Scope
+    from embedlog.admin.topic_watch import TopicWatch
     from embedlog.config.typed_options import TopicOptions
     from embedlog.descriptions.groups import GroupDescription, OpenTransaction, TransactionDescription
     from embedlog.descriptions.topics import TopicDescription
@@ -70,6 +71,12 @@ class Administration:
         waits for a leader; `replicas(name)` has all partitions. Raises UnknownTopicOrPartitionError.
         """
         return self._topics.describe(name, available_only=available_only)
+
+    def _watch_topics(self) -> TopicWatch:
+        """A watch over topics that are described again and again, such as those of a stream. For integrations."""
+        from embedlog.admin.topic_watch import TopicWatch  # late: few programs need it
+
+        return TopicWatch(self._engine)
 
     def create_topic(
         self,

@@ -217,6 +217,8 @@ class PartitionState:
         try:
             if not self._is_valid(mapped):
                 self._load_locked(mapped)
+                if self.context.directory_page is not None:
+                    self.context.directory_page.notify()  # readers find no page without a search: this says that there is one
             return mapped if not self.closed else self.raise_closed()  # a signal handler may have closed it meanwhile
         except BaseException:
             mapped.close()

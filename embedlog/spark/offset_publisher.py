@@ -59,6 +59,10 @@ class OffsetPublisher:
         self._consumer.close()
         self._log.close()
 
+    def is_due(self) -> bool:
+        """Whether the offsets of the last call of `publish` are to be published again."""
+        return self._clock() >= self._due_s
+
     def publish(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
         """Publish that all records before these offsets were read; `ends` are the present ends of the partitions."""
         if reached == self._reported and self._clock() < self._due_s:

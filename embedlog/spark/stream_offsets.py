@@ -8,7 +8,8 @@ SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and creat
 SPARKOFFSETS-3  an end is never before its start, unless records were lost; without new records it is the start itself. With
     `failOnDataLoss=false` a position that does not exist any more is replaced by one that does, and the next end contains it,
     also if the batch has no records. So a loss is logged once
-SPARKOFFSETS-4  a check for new records reads only the partitions' control blocks: Spark checks every few milliseconds
+SPARKOFFSETS-4  a check for new records that finds none costs one call over the partitions' control pages, and describes nothing:
+    Spark checks every few milliseconds
 SPARKOFFSETS-5  a position above the end of a partition is a loss after a wait for a replica that shows it (SPARKPLAN-4)
 """
 
@@ -68,6 +69,9 @@ class StreamOffsets:
         self._targets: Places | None = None
         self._moved_s = -float("inf")
         self._compared: dict[Place, tuple[int, int, int]] = {}  # position, its epoch, and the partition's epoch then
+        self._watch = self._log._watch_topics()
+        self._topics: Topics | None = None  # of the last look
+        self._read: Offset | None = None  # an offset with all records that were there at the last look, without a loss
         try:
             if settings.group_id:
                 self._publisher = OffsetPublisher(settings.directory, settings.group_id, clock)
@@ -128,7 +132,14 @@ class StreamOffsets:
     # ---- the end of a batch ----
 
     def _now(self) -> Topics:
-        return Topics(self._log, self._settings)
+        """The present topics. They are described again only if something has changed (SPARKOFFSETS-4)."""
+        if self._topics is None or not self._watch.is_unchanged():
+            self._topics = self._read = None
+            self._watch.begin()
+            topics = Topics(self._log, self._settings)
+            self._watch.keep(topics.descriptions.values())
+            self._topics = topics
+        return self._topics
 
     def next(self, start: Offset, row_count: int | None) -> Offset:
         """The end of the next batch, at most about `row_count` offsets after `start`; `start` itself if there are no new records.
@@ -136,6 +147,8 @@ class StreamOffsets:
         Raises EmbedlogError, among others for a data loss that is fatal.
         """
         topics = self._now()
+        if self._is_read(start):
+            return start
         begun = self._begins(start, topics)
         ends = self._ends(topics)
         if self._publisher is not None:
@@ -145,6 +158,7 @@ class StreamOffsets:
         spans = {place: max(0, ends[place] - begin) for place, begin in begun.places.items()}
         total = sum(spans.values())
         if not begun.has_lost and (total == 0 or (row_count is not None and self._waits(total))):
+            self._read = start if total == 0 else None
             return start
         self._moved_s = self._clock()
         if row_count is not None and total > row_count:
@@ -153,7 +167,21 @@ class StreamOffsets:
         before = places(start["o"])
         epochs = {place: epoch for place, epoch in places(start.get("e", {})).items() if before.get(place) == moved.get(place)}
         first = places(start["o"]) | begun.first if start.get("init") else begun.first
-        return self._offset(moved, topics, self._epochs(moved, epochs)) | ({"first": written(first)} if first else {})
+        end = self._offset(moved, topics, self._epochs(moved, epochs)) | ({"first": written(first)} if first else {})
+        if self._publisher is None and moved == ends:
+            self._read = end
+        return end
+
+    def _is_read(self, start: Offset) -> bool:
+        """Whether nothing has changed since no record was found after this offset, and nothing is to be published."""
+        if self._read is None or (self._publisher is not None and self._publisher.is_due()):
+            return False
+        if start is self._read:
+            return True
+        if start != self._read:
+            return False
+        self._read = start  # as Spark stores it: often it asks with the same object again
+        return True
 
     def _waits(self, total: int) -> bool:
         """Whether `minOffsetsPerTrigger` is not reached and time is left; never for a query with a pinned end."""

@@ -225,3 +225,17 @@ def test_an_engine_waits_for_records_and_topics_of_all_its_directories(tmp_path:
         log.create_topic("another", assignment={0: [number + 1]})
         ends = [(each, each.bounds().log_end) for each in partitions]
         assert not engine.wait(ends, LONG_NS / 1e9, wait, topics=version), "a decision ends the wait"
+
+
+def test_a_look_at_many_pages_shows_a_publication_of_any(pages: Pages) -> None:
+    looks = waits.Looks(pages.partitions)
+    assert looks.are_current()
+    assert waits.Looks([]).are_current()
+    for number in range(len(pages.partitions)):
+        looks = waits.Looks(pages.partitions)
+        pages.publish(number)
+        assert not looks.are_current()
+        assert waits.Looks(pages.partitions).are_current()
+    looks = waits.Looks(pages.partitions)
+    pages.partitions[-1].close()
+    assert not looks.are_current(), "a page that is not mapped any more"

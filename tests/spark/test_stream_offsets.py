@@ -15,6 +15,7 @@ import pytest
 import embedlog
 from embedlog.spark.read_options import parse
 from embedlog.spark.stream_offsets import StreamOffsets, places, share
+from tests.faults.harness.processes import until
 from tests.spark.test_read_plan import offsets, span
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
@@ -213,6 +214,54 @@ def test_every_record_once_whatever_comes_between(log: embedlog.Log, rng: random
 def test_the_latest_is_where_partitions_end(log: embedlog.Log) -> None:
     query = Query(log)
     assert places(query.follower.latest()["o"]) == {("t", 0): 50, ("t", 1): 50}
+    query.follower.close()
+
+
+# ---- an idle stream ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_an_idle_stream_describes_nothing_and_sees_the_next_record(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    """Spark asks every few milliseconds, and a description costs by the number of partitions."""
+    described: list[str] = []
+    original = embedlog.Log.describe_topic
+
+    def describe(self: embedlog.Log, name: str, **options: Any) -> Any:
+        described.append(name)
+        return original(self, name, **options)
+
+    monkeypatch.setattr(embedlog.Log, "describe_topic", describe)
+    log.create_partitions("t", 300)
+    query = Query(log, **{"isolation.level": isolation})
+    assert query.batch() == 100
+    for partition in (0, 299, 298):
+        until(lambda: not query.plan() and query.follower._watch.is_unchanged(), "the topics are as they were")
+        described.clear()
+        for _ in range(50):
+            assert not query.plan()
+            query.follower.latest()
+        assert described == []
+        with log.producer() as producer:
+            producer.send("t", b"v", partition=partition)
+        until(query.plan, "the record is seen", 5)
+        assert query.run() == 1
+    query.follower.close()
+
+
+def test_an_idle_stream_publishes_its_offsets_again(log: embedlog.Log) -> None:
+    now_s = [0.0]
+    query = Query(log, lambda: now_s[0], **{"group.id": "g"})
+    assert query.batch() == 100
+    assert not query.plan()
+    assert {place.partition: each.offset for place, each in log.group_offsets("g").items()} == {0: 50, 1: 50}
+    log.delete_group("g")
+    assert not query.plan()
+    assert not log.group_offsets("g")
+    now_s[0] += 3600.0
+    assert not query.plan()
+    assert {place.partition: each.offset for place, each in log.group_offsets("g").items()} == {0: 50, 1: 50}
     query.follower.close()
 
 

@@ -90,6 +90,14 @@ int32_t el_page_alive(const uint8_t *page);
 int32_t el_page_identity(const uint8_t *page, el_identity *out);
 /* Copies the published tuple: 0, or EL_ECORRUPT if neither slot is readable. */
 int32_t el_page_read(const uint8_t *page, el_tuple *out);
+/* The number of the newest publication: each one changes it. 0 if the memory shows no page. */
+int64_t el_page_sequence(const uint8_t *page);
+typedef struct {                     /* a page, and its number at an earlier look */
+    const uint8_t *page;
+    int64_t sequence;
+} el_look;
+/* Index of the first page with a publication since that look; `count` if there is none. */
+int64_t el_first_published(const el_look *looks, int64_t count);
 /* Publishes a tuple by one store and wakes the waiters. REQUIRES: the append lock. */
 int32_t el_page_publish(uint8_t *page, const el_tuple *tuple, uint8_t *directory);
 int64_t el_page_word(const uint8_t *page, int32_t word);

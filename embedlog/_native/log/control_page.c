@@ -218,6 +218,20 @@ int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
     return el_page_read_replica(raw, out, &unused);
 }
 
+int64_t el_page_sequence(const uint8_t *raw) {
+    el_page_enter(raw, 0);
+    int64_t number = (int64_t)atomic_load(&as_page(raw)->sequence);
+    el_page_leave(raw, 0);
+    return number;
+}
+
+int64_t el_first_published(const el_look *looks, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        if (el_page_sequence(looks[at].page) != looks[at].sequence)
+            return at;
+    return count;
+}
+
 int32_t el_page_notify(uint8_t *raw) {
     int32_t rc = el_page_enter(raw, 1);
     if (rc == EL_OK && !el_is_mutant(EL_NO_NOTICE))
