@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import embedlog
@@ -71,6 +72,7 @@ class StreamOffsets:
         self._compared: dict[Place, tuple[int, int, int]] = {}  # position, its epoch, and the partition's epoch then
         self._watch = self._log._watch_topics()
         self._topics: Topics | None = None  # of the last look
+        self._planned: Offset | None = None  # the last end that this object has planned
         self._read: Offset | None = None  # an offset with all records that were there at the last look, without a loss
         try:
             if settings.group_id:
@@ -170,6 +172,7 @@ class StreamOffsets:
         end = self._offset(moved, topics, self._epochs(moved, epochs)) | ({"first": written(first)} if first else {})
         if self._publisher is None and moved == ends:
             self._read = end
+        self._planned = end
         return end
 
     def _is_read(self, start: Offset) -> bool:
@@ -240,14 +243,20 @@ class StreamOffsets:
         compared = (position, epoch, partition.leader_epoch)
         if epoch < 0 or position <= partition.log_start_offset or self._compared.get(place) == compared:
             return position, ""
+        same_until, words = self._same_until(place, position, epoch, "the position of this query")
+        if not words:
+            self._compared[place] = compared
+        return max(same_until, partition.log_start_offset), words
+
+    def _same_until(self, place: Place, position: int, epoch: int, what: str) -> tuple[int, str]:
+        """The offset up to `position` below which the log has the records of this epoch, and what happened if it is another."""
         topic, number = place
         known, end = self._log.scan(topic, partitions=[])._epoch_end(number, epoch)
         if known >= 0 and position <= end:
-            self._compared[place] = compared
             return position, ""
-        words = f"the log was cut or restored below the position of this query: its leader epoch {epoch} "
+        words = f"the log was cut or restored below {what}: its leader epoch {epoch} "
         if known < 0:
-            return partition.log_start_offset, words + "is unknown now"
+            return 0, words + "is unknown now"
         return end, words + f"ends at {end} now, and records from there on are others"
 
     def _lost_topics(self, ids: Mapping[str, str], topics: Topics) -> set[str]:
@@ -298,7 +307,29 @@ class StreamOffsets:
         ]
         ids = {piece.topic: piece.topic_id for piece in pieces}
         here = {topic for topic, identity in ids.items() if is_present(self._log, self._settings, topic, identity)}
-        return tasks_of(self._log, self._settings, [piece for piece in pieces if piece.topic in here])
+        pieces = [piece for piece in pieces if piece.topic in here]
+        if end != self._planned:  # by an earlier process: the log may have been restored since
+            pieces = self._still_there(pieces, places(end.get("e", {})))
+        return tasks_of(self._log, self._settings, pieces)
+
+    def _still_there(self, pieces: list[Piece], epochs: Places) -> list[Piece]:
+        """The pieces without records that the log has replaced by others. Raises OffsetOutOfRangeError if that is fatal."""
+        found = []
+        for piece in pieces:
+            place = (piece.topic, piece.partition)
+            words = ""
+            if place in epochs:
+                end, words = self._same_until(place, piece.end, epochs[place], "the end of a planned batch")
+            if not words:
+                found.append(piece)
+                continue
+            lost(
+                words, self._settings.fail_on_data_loss, topic=piece.topic, partition=piece.partition, offset=piece.end,
+                path=first_of(self._settings.directory), begin=piece.start, end=end,
+            )  # fmt: skip
+            if piece.start < end:
+                found.append(replace(piece, end=end))
+        return found
 
 
 def share(span: int, row_count: int, total: int) -> int:

@@ -350,6 +350,42 @@ def test_records_of_a_restored_log_are_not_skipped(tmp_path: Path, warnings: lis
         strict.follower.close()
 
 
+@pytest.mark.parametrize("grown", [0, 10, 60, 200], ids="grown by {}".format)
+def test_a_planned_batch_of_a_restored_log_has_no_other_records(tmp_path: Path, warnings: list[str], grown: int) -> None:
+    """It was planned before a kill; its offsets belong to other records now, and those come in a later batch, once."""
+    path, backup = tmp_path / "log", tmp_path / "backup"
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        log.create_topic("t", partitions=2)
+        append(log, 100)
+        query, strict = (Query(log, failOnDataLoss=text) for text in ("false", "true"))
+        assert query.batch() == strict.batch() == 100
+        append(log, 20)
+        log.backup(backup)
+        append(log, 40)
+        assert query.plan()
+        assert strict.plan()
+    for each in (query, strict):
+        each.follower.close()
+    shutil.rmtree(path)
+    with embedlog.open(backup, read_only=True) as source:
+        source.backup(path)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        append(log, grown)
+        query.restart()
+        strict.restart()
+        with pytest.raises(embedlog.OffsetOutOfRangeError, match=r"(planned batch|planned records).*failOnDataLoss=false"):
+            strict.run()
+        assert query.run() == 20  # those of the backup
+        assert len(warnings) == 2  # one for each partition
+        rows = query.batch()
+        assert rows == grown
+        append(log, 6)
+        assert query.batch() == 6
+        assert len(query.rows) == len(set(query.rows)) == 126 + grown
+        query.follower.close()
+        strict.follower.close()
+
+
 def test_a_log_in_a_later_epoch_with_the_same_records_is_no_loss(log: embedlog.Log, tmp_path: Path) -> None:
     query = Query(log)
     assert query.batch() == 100
