@@ -9,7 +9,8 @@ each option a second time after `option.`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import embedlog
 
@@ -29,21 +30,27 @@ ELSEWHERE = (  # of Spark's Kafka source, without a meaning here
 _ELSEWHERE = {name.lower(): name for name in ELSEWHERE}
 
 
-def named(given: Mapping[str, str], known: Mapping[str, str], others: Collection[str], owner: str) -> dict[str, str]:
-    """The texts of the options by their documented names. Raises ConfigError that names every unknown option.
+def named(
+    given: Mapping[str, str],
+    known: Mapping[str, str],
+    others: Collection[str],
+    owner: str,
+    read: Callable[[str, str], Any],
+) -> dict[str, Any]:
+    """The values of the options by their documented names. Raises ConfigError that names every refused option.
 
     `known` maps lower-case names to documented ones; `others` are the lower-case names of the other direction; `owner` is
-    "source" or "sink".
+    "source" or "sink"; `read` makes the value of a documented name and its text, or raises ConfigError.
     """
-    values: dict[str, str] = {}
+    texts: dict[str, str] = {}
     clients: list[str] = []
     unknown: list[str] = []
     for name, text in _without_properties(given).items():
         lower = name.lower()
         if lower == "paths":  # Spark's name of several arguments of `load`, in JSON
-            values["path"] = str(text)
+            texts["path"] = str(text)
         elif lower in known:
-            values[known[lower]] = str(text)
+            texts[known[lower]] = str(text)
         elif lower in others:
             continue
         elif _is_of_a_client(lower, known):
@@ -52,8 +59,17 @@ def named(given: Mapping[str, str], known: Mapping[str, str], others: Collection
             unknown.append(f"{name}: unknown option of the embedlog {owner}{_hint(lower, known)}")
     if clients:
         unknown.insert(0, f"{', '.join(clients)}: the {owner} has no broker and no client to configure: remove the option")
-    if unknown:
-        raise embedlog.ConfigError("; ".join(unknown))
+    values: dict[str, Any] = {}
+    refused: list[embedlog.ConfigError] = []
+    for name, text in texts.items():
+        try:
+            values[name] = read(name, text)
+        except embedlog.ConfigError as problem:
+            refused.append(problem)
+    if len(refused) == 1 and not unknown:
+        raise refused[0]
+    if unknown or refused:
+        raise embedlog.ConfigError("; ".join([*unknown, *map(str, refused)]))
     return values
 
 

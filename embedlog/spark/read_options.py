@@ -298,8 +298,11 @@ def schema_columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of a `load()`, or of a table that is created: its queries name path and topics again. Raises ConfigError."""
     if not is_table(given):
         return parse(given, stream=None).columns
-    texts = named(given, _BY_LOWER, _SINK, "source")
-    return _chosen_columns({name: OPTIONS[name].read(name, text) for name, text in texts.items()})
+    return _chosen_columns(named(given, _BY_LOWER, _SINK, "source", _value))
+
+
+def _value(name: str, text: str) -> Any:
+    return OPTIONS[name].read(name, text)
 
 
 def _chosen_columns(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -310,14 +313,13 @@ def _chosen_columns(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
     """Checked settings from Spark's options; `stream` is None if the kind of query is not known yet. Raises ConfigError."""
-    texts = named(given, _BY_LOWER, _SINK, "source")
-    ends = [name for name in texts if not OPTIONS[name].stream]
+    values = named(given, _BY_LOWER, _SINK, "source", _value)
+    ends = [name for name in values if not OPTIONS[name].stream]
     if stream and ends:
         raise embedlog.ConfigError(f"{', '.join(ends)}: a stream has no end")
-    limits = [name for name in texts if not OPTIONS[name].batch]
+    limits = [name for name in values if not OPTIONS[name].batch]
     if stream is False and limits:
         logger.warning("%s: no effect in a batch", ", ".join(limits))
-    values = {name: OPTIONS[name].read(name, text) for name, text in texts.items()}
     if not values.get("path", "").strip():
         raise missing_path(".load(directory)", "SELECT … FROM name WITH (path = '…', subscribe = '…')")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]

@@ -138,13 +138,16 @@ class WriteSettings:
             raise refuse("partitioner", "an object that the driver can import", found) from None
 
 
+def _value(name: str, text: str) -> Any:
+    return text if name in SPARKS_OWN else WRITE_OPTIONS[name].read(name, text)
+
+
 def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
     """Checked settings from Spark's options. Raises ConfigError."""
-    texts = named(given, _BY_LOWER, _SOURCE, "sink")
-    numbers = [name for name in texts if name in WRITE_OPTIONS and not WRITE_OPTIONS[name].stream]
+    values = named(given, _BY_LOWER, _SOURCE, "sink", _value)
+    numbers = [name for name in values if name in WRITE_OPTIONS and not WRITE_OPTIONS[name].stream]
     if stream and numbers:
         raise embedlog.ConfigError(f"{', '.join(numbers)}: Spark numbers the batches of a stream")
-    values = {name: WRITE_OPTIONS[name].read(name, text) for name, text in texts.items() if name not in SPARKS_OWN}
     if not values.get("path", "").strip():
         raise missing_path(".save(directory) or .start(directory)", "INSERT INTO name WITH (path = '…', topic = '…') …")
     if "batchId" in values and "transactionalId" not in values:

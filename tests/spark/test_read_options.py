@@ -191,6 +191,19 @@ def test_all_refused_options_of_a_ported_program_are_in_one_error() -> None:
         assert name in str(refused.value)
 
 
+def test_all_refused_values_are_in_that_error() -> None:
+    values = {"includeheaders": "perhaps", "startingoffsets": "soon"}
+    with pytest.raises(embedlog.ConfigError) as refused:
+        parse(PORTED | values, stream=False)
+    for words in ("kafka.bootstrap.servers", "zebra", "includeHeaders", "perhaps", "startingOffsets", "soon"):
+        assert words in str(refused.value)
+    with pytest.raises(embedlog.ConfigError, match=r"batchId.*-1.*compression\.type.*lzma"):
+        parse_write({"path": "d", "topic": "t", "batchid": "-1", "compression.type": "lzma"}, stream=False)
+    with pytest.raises(embedlog.ConfigError) as one:
+        parse(BASE | {"includeheaders": "perhaps"}, stream=False)
+    assert (one.value.expected, one.value.found) == ("true or false", "'perhaps'")
+
+
 def test_the_options_of_the_other_direction_are_known() -> None:
     own = {name.lower() for name in (*WRITE_OPTIONS, *SPARKS_OWN)} - {name.lower() for name in OPTIONS}
     assert {name.lower() for name in SINK_ONLY} == own | {"kafka.compression.type"}
