@@ -8,6 +8,7 @@ SPARKSINK-4  what fails after the commit is a warning: Spark repeats a job that 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,13 @@ from pyspark.sql.datasource import (  # noqa: E402 (older versions lack them)
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
+)
+
+logger = logging.getLogger("embedlog.spark")
+
+DROPPED_TIMES = (
+    "the column timestamp is not written, and the records get the time of the write:"
+    " the option timestamp=true writes it, timestamp=false omits this warning"
 )
 
 
@@ -73,6 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: WriteSettings, struct: Any) -> None:
         self._settings = settings
         self._places = _places(settings, struct)
+        self._drops_times = _drops_times(settings, struct)
         self._area = staging.make_area(settings.staging_places(), f"stream-{secrets.token_hex(8)}")
 
     @without_internal_frames
@@ -85,6 +94,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @without_internal_frames
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        if self._drops_times and batchId == 0:  # once for a query
+            logger.warning(DROPPED_TIMES)
         found = _staged(messages)
         if not any(each.rows for each in found):
             self.abort(messages, batchId)  # nothing to write, and no number to record
@@ -98,7 +109,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _places(settings: WriteSettings, struct: Any) -> dict[str, int]:
-    return sink_columns(struct, topic=settings.topic, headers=settings.headers, timestamp=settings.timestamp)
+    return sink_columns(struct, topic=settings.topic, headers=settings.headers, timestamp=bool(settings.timestamp))
+
+
+def _drops_times(settings: WriteSettings, struct: Any) -> bool:
+    """Whether there are times, and nothing says whether they are to be written."""
+    return settings.timestamp is None and any(field.name.lower() == "timestamp" for field in struct.fields)
 
 
 def _task() -> int:
@@ -111,6 +127,8 @@ def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWri
     """Raises ConfigError, StorageError without a log directory, and the errors of `check_topic`."""
     settings = parse_write(options, stream=False)
     _check_place(settings, overwrite)
+    if _drops_times(settings, struct):
+        logger.warning(DROPPED_TIMES)
     return BatchWriter(settings, struct, overwrite)
 
 

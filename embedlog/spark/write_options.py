@@ -74,7 +74,7 @@ WRITE_OPTIONS: dict[str, Option] = {
     ),
     "includeHeaders": Option(boolean, True, True, "true", "Whether the column `headers` is written if it exists."),
     "timestamp": Option(
-        boolean, True, True, "false",
+        boolean, True, True, "false, with a warning if there is the column",
         "Whether the column `timestamp` gives the records their time, as in a copy of a topic; null is the time of the write.",
     ),
     "partitioner": Option(
@@ -107,7 +107,7 @@ class WriteSettings:
     transactional_id: str = ""
     batch_id: int = 0
     headers: bool = True
-    timestamp: bool = False
+    timestamp: bool | None = None  # None: not given
     partitioner: str = "murmur2"
     compression: str = "none"
     shared: str = "no"
@@ -160,7 +160,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
         transactional_id=values.get("transactionalId", ""),
         batch_id=values.get("batchId", 0),
         headers=values.get("includeHeaders", True),
-        timestamp=values.get("timestamp", False),
+        timestamp=values.get("timestamp"),
         partitioner=values.get("partitioner", "murmur2"),
         compression=values.get("compression.type", "none"),
         shared=values.get("shared", "no"),

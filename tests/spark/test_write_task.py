@@ -179,3 +179,26 @@ def test_a_row_that_cannot_be_written_is_named(area: staging.StagingArea, rng: r
     with pytest.raises(embedlog.EmbedlogError, match=words):
         staged(area, as_batches([good, good, good | row, good], rng), task=7)
     assert os.listdir(area.path) == []
+
+
+@pytest.mark.parametrize(("option", "warns"), [(None, True), ("false", False), ("true", False)])
+@pytest.mark.parametrize("stream", [False, True], ids=["job", "stream"])
+def test_times_that_are_not_written_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, option: str | None, warns: bool, stream: bool
+) -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'embedlog[spark]'")
+    from embedlog.spark import sink
+
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t")
+    options = {"path": str(tmp_path / "log"), "topic": "t"} | ({} if option is None else {"timestamp": option})
+    rows = struct(value="binary", Timestamp="timestamp")
+    if stream:
+        for batch in range(3):
+            sink.stream_writer(options, rows).commit([], batch)
+    else:
+        sink.writer(options, rows, False).abort([])
+        sink.writer(options, struct(value="binary"), False).abort([])
+    told = [record.getMessage() for record in caplog.records if "timestamp=true" in record.getMessage()]
+    assert len(told) == warns
+    assert not (tmp_path / "log.staging").exists()
