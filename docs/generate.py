@@ -8,7 +8,9 @@ In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` comes 
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 import struct
 import sys
 import tomllib
@@ -178,6 +180,75 @@ def layers() -> str:
     return table(("unit, from the bottom up", "purpose", "may import"), rows)
 
 
+# ---- measured figures that several pages name ------------------------------------------------------------------------
+
+FIGURES = tomllib.loads((DOCS / "figures.toml").read_text())
+RACE = DOCS / "race" / "results.json"
+
+
+def costs() -> str:
+    """The table of the README."""
+    append, scan, send, batch, records = (FIGURES[name] for name in ("append", "scan", "send", "send_batch", "records"))
+    result, poll = FIGURES["result"], FIGURES["poll"]
+    rows = (
+        ("append Arrow columns, 1 kB / 100 B", f"{append['mb_1000']} / {append['mb_100']} MB/s", append["ratio"]),
+        ("scan into Arrow with checksums, 1 kB / 100 B", f"{scan['mb_1000']:,} / {scan['mb_100']} MB/s", scan["ratio"]),
+        (
+            "`send()` / `send_batch` of a list",
+            f"{send['millions']} / {batch['millions']} million records/s",
+            f"{send['ratio']} × / {batch['ratio']} × `produce()` of confluent-kafka",
+        ),
+        (
+            "iterate records in Python",
+            f"{records['millions']} million records/s",
+            f"{records['ratio']} × confluent-kafka's `consume(10000)`",
+        ),
+        ("`send().result()`, p50 / p99", f"{result['p50']} / {result['p99']} µs", result["ratio"]),
+        ("`send()` to `poll` in another process, p50 / p99", f"{poll['p50']} / {poll['p99']} µs", poll["ratio"]),
+        ("a transaction of 1,000 records over 4 partitions", "1.3–2.4 ms", ""),
+    )
+    return table(("operation", "absolute", "ratio"), rows)
+
+
+def absolute_figures() -> str:
+    """The same figures, with those for 1 kB beside them."""
+    append, scan, result = FIGURES["append"], FIGURES["scan"], FIGURES["result"]
+    rows = [
+        (name, f"{part['mb_100']} MB/s, {part['records_100']} million records/s", f"{part['mb_1000']:,} MB/s")
+        for name, part in (("append from Arrow columns", append), ("scan into Arrow with checksums", scan))
+    ]
+    rows += [
+        (name, f"{FIGURES[key]['millions']} million records/s", "")
+        for name, key in (
+            ("`send()` one by one, with `flush()`", "send"),
+            ("`send_batch` of a list of `bytes`", "send_batch"),
+            ("iterating records", "records"),
+        )
+    ]
+    rows.append(("`send().result()`, p50 / p99", f"{result['p50']} / {result['p99']} µs", ""))
+    rows.append(("a transaction of one record, p50", "0.6 ms", ""))
+    rows.append(("`send().result()` with `flush.messages=1`, p50", "3.4 ms, one sync of that disk", ""))
+    return table(("operation", "100 B", "1 kB"), rows)
+
+
+def comparison() -> str:
+    """embedlog beside two others: Kafka's client by the figures of the README, Chronicle Queue by the race."""
+    measured = json.loads(RACE.read_text())["figures"]
+    rows = []
+    for name, key in (
+        ("append of columns / one by one", "append/columns/100B/random/none"),
+        ("records as objects of Python / Java", "read/records/100B/random/none"),
+    ):
+        ours, theirs = (statistics.median(measured[key][peer]["records_s"]) / 1e6 for peer in ("embedlog", "chronicle"))
+        rows.append(
+            ("Chronicle Queue, Java ([race](../race.md))", name, f"{ours:.1f} M/s", f"{theirs:.1f} M/s", f"{ours / theirs:.2g}")
+        )
+    kafka = "Kafka with confluent-kafka, local broker"
+    for name, key in (("`send` / `produce`", "send"), ("records", "records")):
+        rows.append((kafka, name, f"{FIGURES[key]['millions']} M/s", "", FIGURES[key]["ratio"]))
+    return table(("compared with", "workload", "embedlog", "the other", "ratio"), rows)
+
+
 RULE = re.compile(r"^[ *]*([A-Z][A-Z0-9]+)-(\d+)  (?=\S)", re.MULTILINE)
 PACKAGE = DOCS.parent / "embedlog"
 
@@ -259,7 +330,9 @@ def filled(text: str) -> str:
 
 
 def main() -> int:
-    made = {path: filled(path.read_text()) for path in sorted(DOCS.glob("*.md"))} | {TYPED_OPTIONS: typed_options()}
+    made = {path: filled(path.read_text()) for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]} | {
+        TYPED_OPTIONS: typed_options()
+    }
     stale = []
     for path, text in made.items():
         if not path.exists() or path.read_text() != text:

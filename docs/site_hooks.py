@@ -31,7 +31,12 @@ ADDED = (
     "tests/model/README.md",
     "tests/faults/README.md",
 )
-RENAMED = {"README.md": "index.md", "SECURITY.md": "security-policy.md"}  # docs/security.md differs from the latter in case only
+RENAMED = {
+    "README.md": "index.md",
+    "SECURITY.md": "security-policy.md",  # docs/security.md differs from it in case only
+    "tests/model/README.md": "model.md",
+    "tests/faults/README.md": "faults.md",
+}
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]*|[^):#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 DIRECTIVE = re.compile(r"^::: embedlog\.(\w+)$", re.MULTILINE)
@@ -134,6 +139,14 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         pieces += [LINK.sub(link, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     return DIRECTIVE.sub(with_fields, "".join([*pieces, LINK.sub(link, markdown[end:])]))
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """The first page has the name of the site as its heading, so its title has the description beside it."""
+    name = config["site_name"]
+    return output.replace(
+        f"<title>{name} - {name}</title>", f"<title>{name} - {markup.escape(config['site_description'])}</title>"
+    )
 
 
 def on_page_content(html: str, *, page: Any, config: Any, files: Files) -> str:

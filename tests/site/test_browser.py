@@ -100,6 +100,15 @@ def test_the_search_finds_a_page_and_a_name(opened: Callable[..., Any]) -> None:
         until(browser, partial(found_page, page))
 
 
+def test_the_search_works_in_a_page_that_is_opened_as_a_file(site: Path) -> None:
+    with started() as browser:
+        browser.get((site / "index.html").as_uri())
+        field = browser.find_element("css selector", "input.md-search__input")
+        field.click()
+        field.send_keys("dead letters")
+        until(browser, partial(found_page, "recipes.html"))
+
+
 def found_page(page: str, browser: Any) -> bool:
     script = "return [...document.querySelectorAll('a.md-search-result__link')].map(each => each.href)"
     return any(page in each for each in browser.execute_script(script))  # in one step: each key replaces the results
