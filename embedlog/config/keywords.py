@@ -4,7 +4,9 @@ position an error with the signature.
 KEYWORD-1  the check comes before any effect, and adds a tenth of a microsecond to a call
 KEYWORD-2  `send` is called for each record, and a check would cost 7 % of it. Its signature is part of its name instead, so
     Python's own message has it
-KEYWORD-3  arguments by position are counted only after Python has refused a call
+
+Arguments by position are counted only after Python has refused a call. An import inside of a call that fails, for want of a
+descriptor, is a StorageError, as is any other file that cannot be opened.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from embedlog.config.options import nearest
 from embedlog.config.other_clients import with_hints
-from embedlog.errors import UnknownOptionError
+from embedlog.errors import StorageError, UnknownOptionError
 
 Class = TypeVar("Class", bound=type)
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -26,6 +28,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 TAKES_POSITIONS = 0x04
 TAKES_KEYWORDS = 0x08
 IS_COROUTINE = 0x80
+IMPORT_FILE = "<frozen importlib._bootstrap_external>"
 HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
 NO_TIMEOUT = (
@@ -65,6 +68,14 @@ def unknown_keyword(call: str, wrong: str, known: tuple[str, ...]) -> UnknownOpt
     else:
         hint = HINTS.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
     return UnknownOptionError(f"{call} has no argument {wrong}; {hint}")
+
+
+def is_of_import(problem: OSError) -> bool:
+    """Whether an import raised it: without a free descriptor, a call that imports its modules late fails there."""
+    step = problem.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and step.tb_frame.f_code.co_filename == IMPORT_FILE
 
 
 def checked(cls: Class) -> Class:
@@ -138,6 +149,10 @@ def _checked(verb: Callable[..., Any], known: tuple[str, ...], first: int) -> Ca
                     raise unknown_keyword(f"{verb.__qualname__}()", name, known)
         try:
             return verb(*arguments, **keywords)
+        except OSError as problem:
+            if not is_of_import(problem):
+                raise
+            raise StorageError("a module cannot be imported", errno=problem.errno, path=problem.filename) from problem
         except TypeError:
             if len(arguments) <= limit:
                 raise

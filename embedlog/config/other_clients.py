@@ -4,7 +4,8 @@ OTHERCLIENT-1  a name is absent here: `hasattr` is false, type checkers refuse i
 OTHERCLIENT-2  a name that can mean the same here is not in this module: it is an alias at its class (docs/porting)
 OTHERCLIENT-3  lookups of other names cost nothing: a class has a descriptor for each absent name, and no `__getattr__`, which
     would make each look at an attribute slower. Its metaclass hides the descriptors
-OTHERCLIENT-4  an object that is used as a container is refused with the calls that return what it contains
+
+An object that is used as a container is refused with the calls that return what it contains.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 KNOWN_MAX = 1024  # known producers of this process; for a forgotten one the log is read
 ROWS_AT_ONCE = 1024
+FEW_RECORDS = 1024  # so many are read within a millisecond, also if each is a batch
+READS_MAX = 8  # before the lock; without processor time for this process the reads may not get shorter
 
 
 class ProducerSequences:
@@ -154,14 +156,23 @@ class ProducerSequences:
     # ---- catching up -----------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Read new records without the append lock, so that few are left to read under it. Errors are left to that read."""
+        """Read new records without the append lock, so that few are left to read under it. Errors are left to that read.
+
+        What other processes append during a long read is read next: under the lock it would make all of them wait. Each read is
+        shorter than the one before it, because reading a header is faster than an append.
+        """
         partition = self._partition
         try:
-            now = partition.published()
-            if now.generation % 2 == 0:
-                self._advance(now)
-            if partition.published().generation != now.generation:
-                self._state = None
+            for _ in range(READS_MAX):
+                before = partition.published()
+                if before.generation % 2 == 0:
+                    self._advance(before)
+                now = partition.published()
+                if now.generation != before.generation:
+                    self._state = None
+                    return
+                if now.log_end - before.log_end <= FEW_RECORDS:
+                    return
         except (CorruptRecordError, StorageError):
             self._state = None
 

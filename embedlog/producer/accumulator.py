@@ -261,6 +261,8 @@ class Accumulator:
         if self.close(INTERRUPTED_TIMEOUT_S):  # it was only waiting for another attempt
             return
         left = sum(batch.count for batch in self.rows.pending())
+        if not left:  # all records are settled, and only the end of the thread is late
+            return
         logger.warning("%s: the process ended during the write of %d records; they may be in the log or not", self._name, left)
 
     def detach(self) -> None:

@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -436,3 +437,36 @@ def test_a_read_only_reader_knows_what_is_open(tmp_path: Path) -> None:
         partition = reader._engine.partition("events", 0)
         assert partition.open_transactions() == [(A, 2, 0)]
         assert partition.stored_epoch(A) == 2
+
+
+def test_what_others_append_during_the_read_is_read_before_the_lock_too(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process reads the log while others append to it: what is left is read under their lock, and makes them wait."""
+    from embedlog.partition import producer_sequences
+
+    other = Stamp(B, 0)
+    sequence = 0
+    reads: list[int] = []  # the records of each
+    fresh = producer_sequences.ProducerSequences(partition._state, partition._segments)
+    walk = fresh._walk
+
+    def appended(count: int) -> None:
+        nonlocal sequence
+        for _ in range(count):
+            send(partition, other, sequence, b"x")
+            sequence += 1
+
+    def observed(state: Any, now: Any) -> None:
+        reads.append(now.log_end - state.offset)
+        walk(state, now)
+        if len(reads) <= 3:
+            appended(40 // 4 ** len(reads))  # each read is shorter, and so is what happens meanwhile
+
+    appended(50)
+    monkeypatch.setattr(producer_sequences, "FEW_RECORDS", 2)
+    monkeypatch.setattr(fresh, "_walk", observed)
+    fresh.catch_up()
+    assert fresh.caught_up is not None
+    assert partition.published().log_end - fresh.caught_up.offset <= 2
+    assert reads == [50, 10]
