@@ -413,7 +413,7 @@ class MissingExtraError(EmbedlogError, ImportError):
 
 
 class UnsupportedPlatformError(EmbedlogError):
-    """embedlog runs on Linux, x86-64 and arm64."""
+    """embedlog runs on Linux, x86-64 and arm64, in one interpreter of a process."""
 
 
 __all__ = sorted(name for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, EmbedlogError))

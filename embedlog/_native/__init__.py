@@ -6,4 +6,15 @@ modules `codec`, `system` and `calls`, and the extension `_rows`.
 
 NATIVEPY-1  only this package uses `lib` and `ffi`; its functions are typed Python
 NATIVEPY-2  a pointer lives as long as its call; the GIL is released during every call into `_core`
+
+The types of `_rows` and numpy belong to the first interpreter of the process that loads them. Another one is refused at once.
 """
+
+from embedlog._native import _rows
+from embedlog.errors import UnsupportedPlatformError
+
+if _rows.is_in_another_interpreter():
+    raise UnsupportedPlatformError(
+        "embedlog runs in one interpreter of a process only, as numpy does, and another one has loaded it: use processes; "
+        "in mod_wsgi, WSGIApplicationGroup %{GLOBAL}"
+    )

@@ -33,6 +33,17 @@ static PyMethodDef extra_functions[] = {{"set_sections_off", sections_set_off, M
 static PyMethodDef extra_functions[] = {{NULL}};
 #endif
 
+static int64_t owner; /* the interpreter that loaded the module: another one gets a copy of its dictionary */
+
+static PyObject *is_in_another_interpreter(PyObject *module, PyObject *unused) {
+    EL_RETURN_TRUTH(PyInterpreterState_GetID(PyInterpreterState_Get()) != owner);
+}
+
+static PyMethodDef interpreter_functions[] = {
+    {"is_in_another_interpreter", is_in_another_interpreter, METH_NOARGS, "Whether another interpreter of the process loaded the module."},
+    {NULL},
+};
+
 /* Declares that the module needs no GIL, or its import would switch the GIL on. */
 static int module_free_threads(PyObject *module) {
 #ifdef Py_GIL_DISABLED
@@ -45,7 +56,8 @@ static int module_free_threads(PyObject *module) {
 static int module_fill(PyObject *module) {
     PyMethodDef *tables[] = {el_record_methods,    el_column_methods,       el_view_methods,         el_run_methods,
                              el_producer_batch_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions,
-                             el_batch_functions,     el_clock_functions, el_record_run_functions, extra_functions};
+                             el_batch_functions,     el_clock_functions, el_record_run_functions, extra_functions,
+                             interpreter_functions};
     int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_queue_ready, el_producer_batch_ready,
                                   el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready,
                                   el_record_run_ready, el_scope_ready};
@@ -57,6 +69,7 @@ static int module_fill(PyObject *module) {
 }
 
 PyMODINIT_FUNC PyInit__rows(void) {
+    owner = PyInterpreterState_GetID(PyInterpreterState_Get());
     PyObject *module = PyModule_Create(&rows_module);
     if (module && (module_free_threads(module) < 0 || module_fill(module) < 0)) {
         Py_DECREF(module);
