@@ -1,7 +1,7 @@
 """Types of the extension `_rows`; its docstrings and objects/objects.h describe them."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Generic, Literal, Self, TypeAlias, final, overload
+from typing import Any, Generic, Literal, NoReturn, Self, TypeAlias, final, overload
 
 from typing_extensions import TypeVar  # known to type checkers even if it is not installed
 
@@ -339,3 +339,25 @@ class Scope(Generic[T_co]):
     def __new__(cls, generator: Iterator[T_co]) -> Self: ...
     def __enter__(self) -> T_co: ...
     def __exit__(self, *exception: object) -> bool | None: ...
+
+@final
+class Claim:
+    """The right of one thread to be inside, which no interrupt leaves taken. The thread inside may enter again.
+
+    `refuse` is called with the number of the thread inside if another one enters, and raises.
+    """
+
+    def __new__(cls, refuse: Callable[[int], NoReturn]) -> Self: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> Literal[False]: ...
+    def attempt(self) -> bool:
+        """Enter; False if another thread is inside."""
+    def leave(self) -> Literal[False]: ...
+
+@final
+class Setting(Generic[T_co]):
+    """A value of an attribute during a block; the one before is restored whatever is interrupted."""
+
+    def __new__(cls, holder: object, name: str, value: T_co) -> Self: ...
+    def __enter__(self) -> T_co: ...
+    def __exit__(self, *exception: object) -> Literal[False]: ...

@@ -1,8 +1,8 @@
-"""Contains context managers whose end no interrupt can prevent: scopes and guards.
+"""Contains context managers whose end no interrupt can prevent: scopes, guards, claims and settings.
 
 The interpreter runs signal handlers between the instructions of Python functions, also at the first instruction of an `__exit__`
 that is written in Python. A KeyboardInterrupt there leaves the lock of a `contextlib.contextmanager` in a suspended generator,
-for as long as somebody keeps the exception. The ends of scopes and guards are one call of C (`objects/scope.c`).
+for as long as somebody keeps the exception. Their ends are one call of C (`objects/scope.c`).
 
 A `scope` is a generator function, as for `contextlib.contextmanager`. Its own instructions can be interrupted as those of any
 function. So it holds what others need (a lock, a mutex, an owner field, a pin) by a `Guard` or by another scope, never by
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import ParamSpec, TypeVar
 
-from embedlog._native._rows import Guard, Scope
+from embedlog._native._rows import Claim, Guard, Scope, Setting
 
-__all__ = ["Guard", "Scope", "Stack", "scope", "stack"]
+__all__ = ["Claim", "Guard", "Scope", "Setting", "Stack", "scope", "stack"]
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from embedlog import _callbacks, _logging
 from embedlog._callbacks import Work
+from embedlog._native.threads import Flag, start
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.storage import files
 
@@ -37,7 +38,8 @@ class Housekeeper:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._stop, self._ended = threading.Event(), threading.Event()
+        self._stop = Flag()
+        self._ended = Flag()
         self._thread: threading.Thread | None = None
         self.jobs = self._first_jobs()
         try:
@@ -55,7 +57,7 @@ class Housekeeper:
 
     def start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)
-        thread.start()
+        start(thread)
         self._thread = thread  # `stop` cannot join a thread that was not started
 
     def stop(self) -> None:

@@ -26,12 +26,13 @@ from embedlog import _logging
 from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog._native.scope import scope
+from embedlog._native.threads import Bell
 from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.directory_jobs import DirectoryJobs
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.errors import ClosedError, EmbedlogError, LeaderNotAvailableError, LockTimeoutError
 from embedlog.storage import files
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 
 if TYPE_CHECKING:
     from embedlog.log_directory import LogDirectory
@@ -56,7 +57,7 @@ class ReplicaHousekeeper(Housekeeper):
         self._deleted = DeletedTopics(engine)
         self._choosing = threading.RLock()  # a signal handler may append, too, inside `_note_late`
         self._late: set[tuple[Place, str]] = set()  # partitions with records that this process has appended with acks=1
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._seen, self._check_ns, self._copy_ns = (0, 0), 0, 0
         self._wait_ms = engine.config.replica_fetch_wait_max_ms
         self._balance_ns = files.deadline_after(engine.config.leader_imbalance_check_interval_seconds)
@@ -65,7 +66,7 @@ class ReplicaHousekeeper(Housekeeper):
     def stop(self) -> None:
         """End the thread and wait for it, within the limit (HOUSEKEEPER-3). Idempotent."""
         self._stop.set()
-        self._wake.set()
+        self._wake.ring()
         super().stop()
 
     def _close_jobs(self) -> None:
@@ -100,7 +101,7 @@ class ReplicaHousekeeper(Housekeeper):
     def _note_late(self, place: Place, topic: str) -> None:
         with self._choosing:
             self._late.add((place, topic))
-        self._wake.set()
+        self._wake.ring()
 
     def _sleep(self, seconds: float) -> bool:
         """Wait for the next round, and commit what is appended with `acks=1` meanwhile (REPLICAHOUSEKEEPER-5)."""
@@ -110,7 +111,6 @@ class ReplicaHousekeeper(Housekeeper):
             if left_s <= 0:
                 return False
             if self._wake.wait(left_s) and not self._stop.wait(min(LATE_S, self._wait_ms / 1000)):
-                self._wake.clear()
                 with self._choosing:
                     late, self._late = self._late, set()
                 for place, topic in late:
@@ -124,7 +124,7 @@ class ReplicaHousekeeper(Housekeeper):
         for at, jobs in enumerate(self._current()):
             with jobs.reported("a round"):
                 if at == 0:
-                    with Until(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
+                    with bounded_waits(files.deadline_after(ROUND_S)):  # REPLICAHOUSEKEEPER-7
                         super().tick()
                 else:
                     self._tick(jobs)

@@ -135,16 +135,21 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise ConfigError("max_records", expected="at least 1", found=max_records)
         if timeout != 0.0:
             timeout = seconds(timeout, "poll()")
-        with self._one_task:
+        with self._one_task.entered():
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(limit), timeout)
             elif self._returned_count >= RECORDS_PER_TURN:
                 self._returned_count = 0
                 await asyncio.sleep(0)
-            records = _fetched_only(consumer, lambda reading: reading.collect(limit)) or []
-            self._returned_count += len(records)
-            return records
+            moved = consumer._reading.begin()
+            try:
+                records = _fetched_only(consumer, lambda reading: reading.collect(limit)) or []
+                self._returned_count += len(records)
+                return records
+            except BaseException:  # an interrupt after the collection, as in `Consumer.poll`
+                consumer._reading.put_back(moved)
+                raise
 
     async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Iterate over records forever, or until none arrives for `consumer.timeout.ms`."""
@@ -171,7 +176,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
     async def _next_run(self) -> Iterator[Record[K, V]] | None:
         """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
-        with self._one_task:
+        with self._one_task.entered():
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._api_timeout_s(None))
@@ -181,7 +186,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
         timeout = seconds(timeout, "batches()")
         while not self._closed:
-            with self._one_task:
+            with self._one_task.entered():
                 consumer = await self._made()
                 found = await self._fetch(consumer, Collector.chunk, consumer._api_timeout_s(timeout))
                 if found is None:
@@ -336,7 +341,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
 
     async def start(self) -> None:
         """Begin, as `async with` does, for programs of aiokafka; other calls begin by themselves."""
-        with self._one_task:
+        with self._one_task.entered():
             await self._made()
 
     async def stop(self) -> None:
@@ -371,7 +376,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         made = self._sync
         if made is not None and self._bridge.is_listener():
             return await self._on_thread(lambda: call(made))
-        with self._one_task:
+        with self._one_task.entered():
             consumer = await self._made()
             return await self._on_thread(lambda: call(consumer))
 

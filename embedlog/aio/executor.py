@@ -15,10 +15,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from embedlog._native.scope import Guard
+from embedlog._native.threads import start
 from embedlog.errors import ClosedError, ConcurrentUseError, ForkedError
 
 Outcome = TypeVar("Outcome")
@@ -82,7 +84,7 @@ class Executor:
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._busy: list[None] = []  # one entry per unfinished job
-        self._thread_count = 0
+        self._threads: dict[int, threading.Thread] = {}
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _shutdown, self._jobs, limit)
 
@@ -113,33 +115,43 @@ class Executor:
         with self._lock:
             if not self._end.alive:  # its threads would never make the call
                 raise ClosedError("the client was closed")
-            if len(self._busy) >= self._thread_count < self._limit:
+            if len(self._busy) >= len(self._threads) < self._limit:
                 self._add_thread()
             self._busy.append(None)
         self._jobs.put(job)
 
     def _add_thread(self) -> None:
-        """Start a thread. If the system refuses it, the others make the calls; without others this raises RuntimeError."""
-        self._thread_count += 1
-        arguments = (self._jobs, self._busy)
+        """Start a thread. If the system refuses it, the others make the calls; without others this raises RuntimeError.
+
+        After an interrupt of the start it may run or not: it takes its number itself, if no other thread has it.
+        """
+        number = len(self._threads) + 1
+        arguments = (self._jobs, self._busy, self._threads, number)
+        thread = threading.Thread(target=_work, args=arguments, name=f"{self._name}-{number}", daemon=True)
         try:
-            threading.Thread(target=_work, args=arguments, name=f"{self._name}-{self._thread_count}", daemon=True).start()
+            start(thread)
         except Exception:
-            self._thread_count -= 1
-            if not self._thread_count:
+            if not self._threads:
                 raise
+        else:
+            self._threads.setdefault(number, thread)
 
     @property
     def has_threads(self) -> bool:
         """Whether a call was made."""
-        return self._thread_count > 0
+        return bool(self._threads)
 
     def shutdown(self) -> None:
         """End the threads after the queued calls. Idempotent."""
         self._end()
 
 
-def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None]) -> None:
+def _work(
+    jobs: SimpleQueue[Job[Any] | None], busy: list[None], threads: dict[int, threading.Thread], number: int
+) -> None:
+    own = threading.current_thread()
+    if threads.setdefault(number, own) is not own:
+        return  # an interrupted start was repeated
     while (job := jobs.get()) is not None:
         found = job.run()
         busy.pop()  # before the delivery: the next call of the loop finds this thread idle
@@ -158,7 +170,7 @@ class OneTask:
 
     Examples:
         >>> guard = OneTask("this consumer")
-        >>> with guard:
+        >>> with guard.entered():
         ...     pass
     """
 
@@ -168,17 +180,15 @@ class OneTask:
         self._what = what
         self._inside: dict[str, asyncio.Task[Any] | None] = {}
 
-    def __enter__(self) -> None:
+    def entered(self) -> AbstractContextManager[bool, None]:
+        """A context, which raises ConcurrentUseError if another task is inside."""
+        return cast("AbstractContextManager[bool, None]", Guard(self._inside.clear, self._enter))
+
+    def _enter(self) -> bool:
         task = asyncio.current_task()
         inside = self._inside.setdefault("task", task)
-        if inside is task:
-            return
-        if inside is not None and (
-            inside.done() or inside.get_loop().is_closed()
-        ):  # EXECUTOR-4: that task never leaves by itself
-            self._inside["task"] = task
-            return
-        raise ConcurrentUseError(f"{self._what} is in use by another task; use one per task, or wakeup() to stop it")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._inside.clear()
+        if inside is not task:
+            if inside is not None and not inside.done() and not inside.get_loop().is_closed():
+                raise ConcurrentUseError(f"{self._what} is in use by another task; use one per task, or wakeup() to stop it")
+            self._inside["task"] = task  # EXECUTOR-4: the other one never leaves by itself
+        return True

@@ -12,13 +12,13 @@ READAHEAD-6  the mutex and the two sleeps are locks in C: a `threading.Condition
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from embedlog._native.scope import Guard
+from embedlog._native.threads import Bell, start
 
 Fetched = TypeVar("Fetched")
 Piece = TypeVar("Piece")
@@ -45,12 +45,6 @@ def read_ahead(
             del piece  # free the memory of this piece before the next one is requested
 
 
-def _wake(sleeper: threading.Lock) -> None:
-    """End the present or next sleep of the thread that sleeps by acquiring this lock."""
-    with contextlib.suppress(RuntimeError):  # free: the thread was woken already
-        sleeper.release()
-
-
 class _ReadAhead(Generic[Fetched, Piece]):
     """The queue between two threads. `_mutex` guards all fields but the callables; `_fetching` is the right to fetch."""
 
@@ -62,8 +56,8 @@ class _ReadAhead(Generic[Fetched, Piece]):
         self._depth = depth
         self._more = more
         self._mutex = threading.RLock()  # reentrant: a garbage collection in this thread may free the iterator
-        self._consumer_sleeps = threading.Lock()
-        self._thread_sleeps = threading.Lock()
+        self._consumer_bell = Bell()
+        self._thread_bell = Bell()
         self._fetching = False
         self._begun = 0  # fetches that began: the number of the next piece
         self._taken = 0  # pieces that the consumer has: the number of the next one
@@ -92,7 +86,7 @@ class _ReadAhead(Generic[Fetched, Piece]):
                 self._prepare()
                 self._start_thread()
             else:
-                self._consumer_sleeps.acquire()
+                self._consumer_bell.wait()
 
     def _action_locked(self) -> str:
         """The next action of the consumer: "take", "prepare", "end", or "wait"."""
@@ -105,7 +99,7 @@ class _ReadAhead(Generic[Fetched, Piece]):
     def _start_thread(self) -> None:
         if self._thread is None and not self._ended and self._more():  # without it no other thread fetches
             self._thread = threading.Thread(target=self._run_thread, name="embedlog-read-ahead", daemon=True)
-            self._thread.start()
+            start(self._thread)
 
     def stop(self) -> None:
         """Begins no further piece. In a forked child the other thread does not exist, and its locks are undefined."""
@@ -119,8 +113,8 @@ class _ReadAhead(Generic[Fetched, Piece]):
     # ---- both threads ----
 
     def _wake_both(self) -> None:
-        _wake(self._consumer_sleeps)
-        _wake(self._thread_sleeps)
+        self._consumer_bell.ring()
+        self._thread_bell.ring()
 
     def _prepare(self) -> None:
         """Fetches and decodes one piece, if this thread may fetch; an error takes the place of the piece (READAHEAD-4)."""
@@ -162,6 +156,6 @@ class _ReadAhead(Generic[Fetched, Piece]):
                     return
                 is_full = self._fetching or self._begun - self._taken >= self._depth
             if is_full:
-                self._thread_sleeps.acquire()
+                self._thread_bell.wait()
             else:
                 self._prepare()

@@ -246,8 +246,10 @@ class Collector:
         """Give the cursor a position if it has none; the bounds that were read for that. Raises NoOffsetForPartitionError."""
         if cursor.fresh and self._group is not None:
             self._group.find_position(cursor)
-        if cursor.position >= 0:
-            return None
+        return self.reset_position(cursor) if cursor.position < 0 else None
+
+    def reset_position(self, cursor: Cursor) -> Bounds | None:
+        """Give the cursor the position of `auto.offset.reset`. As `_place`."""
         reset = cursor.reset or self._reset
         bounds = (cursor.partition if self._rack is None else self._engine.partition(*cursor.tp)).bounds()  # of the leader
         cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, system.wall_ms))

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
 from embedlog._native._rows import Record
+from embedlog._native.scope import Claim
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
@@ -31,7 +32,7 @@ from embedlog.consumer.offset_lookup import OffsetLookup
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
 from embedlog.consumer.subscription import Subscription
-from embedlog.consumer.thread_guard import BoundedGuard, ThreadGuard
+from embedlog.consumer.thread_guard import bounded_guard, claimed_within, thread_guard
 from embedlog.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -42,7 +43,7 @@ from embedlog.errors import (
     printable,
 )
 from embedlog.storage import files
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 from embedlog.types import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -88,7 +89,7 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         self._closed = False
         self._closer: int | None = None
         self._name = self._config.client_id or _default_client_id(self._config)
-        self._thread_guard = ThreadGuard(self._name)
+        self._thread_guard = thread_guard(self._name)
         self._subscription = Subscription(engine, exclude_internal=self._config.exclude_internal_topics)
         self._reading = Collector(engine, self._config)
         self._waiting = self._reading.waiting
@@ -401,10 +402,10 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
         self._closed = True
         self._waiting.stop()
         try:
-            with self._thread_guard.claimed_within(timeout if self._group is not None else 0.0):
+            with claimed_within(self._thread_guard, timeout if self._group is not None else 0.0):
                 self._closer = get_ident()  # the listeners in this thread may still use the consumer
                 if self._group is not None:
-                    with Until(files.deadline_after(timeout), public=True):
+                    with bounded_waits(files.deadline_after(timeout), public=True):
                         self._group.close(timeout, automatic=automatic)
                 self._subscription.clear()
                 self._reading.replace(())
@@ -441,9 +442,9 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     def _using(self) -> AbstractContextManager[None]:
         """As `_reading_now`, for a call that ends within `default.api.timeout.ms` (CALLDEADLINE-1)."""
         guard = self._reading_now()
-        return BoundedGuard(guard, self._config.default_api_timeout_ms) if self._engine.replicated else guard
+        return bounded_guard(guard, self._config.default_api_timeout_ms) if self._engine.replicated else guard
 
-    def _reading_now(self) -> ThreadGuard:
+    def _reading_now(self) -> Claim:
         """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
         if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")

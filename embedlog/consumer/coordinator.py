@@ -45,7 +45,7 @@ from embedlog.errors import (
 )
 from embedlog.group import Group, State, end_delay
 from embedlog.storage import files
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ConsumerCoordinator:
         if self._committer.is_waiting:
             self._committer.advance(system.boot_ns())
             self._committer.call_back()
-        with Until(deadline_ns), self._delays.unavailable():
+        with bounded_waits(deadline_ns), self._delays.unavailable():
             if self._subscribed:
                 with self._delays.blocked():
                     self._check_lease(deadline_ns)
@@ -326,16 +326,15 @@ class ConsumerCoordinator:
             logger.info("group %r has no committed offsets of %s: auto.offset.reset=%s", *facts)
         self.moved += 1
         for cursor in [each for each in cursors if each.tp in found]:
-            cursor.fresh = False
             known = found[cursor.tp]
             if known is not None:
                 self._committer.settled[cursor.tp] = known.offset
-                cursor.seek(known.offset, known.leader_epoch)
-            elif self._config.auto_offset_reset != "none":  # which raises when it is read
-                try:
-                    self._reading.located(cursor)  # "latest" means the end now, not at the first read
-                except LockTimeoutError:
-                    cursor.fresh = True  # another thread loads the partition: the next step looks again
+                cursor.seek(known.offset, known.leader_epoch)  # also ends `fresh`: last, so an interrupt finds it anew
+            elif self._config.auto_offset_reset == "none":
+                cursor.fresh = False  # reading raises
+            else:
+                with contextlib.suppress(LockTimeoutError):  # another thread loads the partition: the next step looks again
+                    self._reading.reset_position(cursor)  # "latest" means the end now, not at the first read
         return not any(cursor.fresh for cursor in cursors)
 
     def _committed(self, tps: list[TopicPartition], deadline_ns: int) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -104,6 +104,8 @@ class Membership:
         self._last: list[TopicPartition] = []  # the last assignment
         self._static_member_id = NO_MEMBER  # the member id with which this consumer held its static membership
         self._prepared = False  # partitions to revoke before this join are revoked
+        # The new partitions of an assignment that is being taken: an interrupt leaves them, and the next step takes it again.
+        self._arriving: list[TopicPartition] | None = None
         self._counts: Mapping[str, Any] | None = None  # the topics as the leader read them for the assignment
 
     # ---- calls of the consumer -------------------------------------------------------------------
@@ -177,7 +179,9 @@ class Membership:
         self.rebalances.joined()
         if found.state is State.COMPLETING_REBALANCE:
             return found.leader == self.member_id and self._lead(found, deadline_ns)
-        if found.state is State.STABLE and (self.phase is Phase.JOINING or self.generation != found.generation):
+        if found.state is State.STABLE and (
+            self.phase is Phase.JOINING or self.generation != found.generation or self._arriving is not None
+        ):
             return self._take(found, member, deadline_ns)
         return False
 
@@ -243,6 +247,8 @@ class Membership:
                 logger.info("group %r: %r revokes %s for a rebalance", self._group_id, self.member_id, brief(revoked))
                 self.listeners.revoked(revoked)
                 self._partitions.replace_owned(self._partitions.owned() - set(revoked))
+        elif self._partitions.owned():
+            self._partitions.replace_owned(())  # an interrupt has left what this member had lost
         self._prepared = bool(self._subscription.kind)
         self.rebalances.begin()
 
@@ -282,6 +288,7 @@ class Membership:
         if found.leader == self.member_id and self._counts is None:  # replaces a leader that had already assigned
             self._counts = self._topics_of({topic for each in assignment.members_of(found).values() for topic in each.topics})
             wanted = wanted or not self._is_assigned_whole(found)
+        self._arriving = [tp for tp in assigned if tp in moves.added or tp in (self._arriving or ())]
         try:
             self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
             self.wanted = wanted
@@ -292,11 +299,17 @@ class Membership:
             if self.phase is Phase.IN:  # otherwise a listener unsubscribed
                 self._partitions.replace_owned(assigned)
         if self.phase is Phase.IN:
+            added = self._arriving
             logger.info(
                 "group %r, generation %d: %r has %s (new: %s; revoked: %s)",
-                self._group_id, found.generation, self.member_id, brief(assigned), brief(moves.added), brief(moves.revoked or ()),
+                self._group_id, found.generation, self.member_id, brief(assigned), brief(added), brief(moves.revoked or ()),
             )  # fmt: skip
-            self.listeners.assigned(moves.added)
+            try:
+                self.listeners.assigned(added)
+            except Exception:
+                self._arriving = None
+                raise
+        self._arriving = None
         return self.wanted
 
     def _is_assigned_whole(self, found: Group) -> bool:
@@ -329,6 +342,7 @@ class Membership:
     def _lose_partitions(self) -> None:
         owned = sorted(self._partitions.owned())
         self.phase, self.generation, self._prepared, self._counts = Phase.OUT, NO_GENERATION, False, None
+        self._arriving = None
         self.rebalances.fail()
         logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
         try:

@@ -20,7 +20,7 @@ from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
 from embedlog.errors import LeaderNotAvailableError, LockTimeoutError
 from embedlog.format.visibility import end_offset
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -50,7 +50,7 @@ class ConsumerMetrics:
         if not self._engine.replicated:
             return cursor.partition.bounds()
         try:
-            with Until(system.boot_ns()):
+            with bounded_waits(system.boot_ns()):
                 return cursor.partition.bounds()
         except (LeaderNotAvailableError, LockTimeoutError):
             return None

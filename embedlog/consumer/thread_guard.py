@@ -1,83 +1,57 @@
 """Guards objects that only one thread at a time may use.
 
-THREADGUARD-1  a second thread is refused at once and never waits: a wait would hide a bug of the application
-THREADGUARD-2  the thread inside may enter again (a listener that calls back)
-THREADGUARD-3  an interrupt at any point leaves the guard usable for the interrupted thread
+A second thread is refused at once and never waits: a wait would hide a bug of the application. The thread inside may enter again
+(a listener that calls back). An interrupt at any point leaves the guard usable, for each thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import get_ident
+from functools import partial
 from time import monotonic, sleep
-from types import TracebackType
+from typing import NoReturn
 
 from embedlog._native import system
-from embedlog._native.scope import scope
+from embedlog._native.scope import Claim, Guard, scope
 from embedlog.errors import ConcurrentUseError
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 
 RETRY_S = 0.001
 
 
-class ThreadGuard:
-    """A context manager that only one thread can enter.
+def thread_guard(what: str) -> Claim:
+    """A context manager that only one thread can enter. `what` it guards, for the error.
 
     Examples:
-        >>> guard = ThreadGuard("this consumer")
+        >>> guard = thread_guard("this consumer")
         >>> with guard, guard:
         ...     pass
     """
-
-    __slots__ = ("_depth", "_owner", "_what")
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._owner: dict[str, int] = {}  # setdefault tests and sets in one step, also without the GIL
-        self._depth = 0
-
-    def __enter__(self) -> None:
-        thread = get_ident()
-        owner = self._owner.setdefault("thread", thread)
-        if owner != thread:
-            raise ConcurrentUseError(f"{self._what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
-        self._depth += 1
-
-    @scope
-    def claimed_within(self, timeout_s: float | None) -> Iterator[None]:
-        """As `with` itself, but waits for the thread inside, which was asked to leave. Raises ConcurrentUseError."""
-        until = None if timeout_s is None else monotonic() + timeout_s
-        while True:
-            try:
-                self.__enter__()
-                break
-            except ConcurrentUseError:
-                if until is not None and monotonic() >= until:
-                    raise
-                sleep(RETRY_S)
-        try:
-            yield
-        finally:
-            self.__exit__(None, None, None)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner.clear()
+    return Claim(partial(_refuse, what))
 
 
-class BoundedGuard:
-    """The thread guard with a deadline for all waits inside."""
+def _refuse(what: str, owner: int) -> NoReturn:
+    raise ConcurrentUseError(f"{what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
 
-    __slots__ = ("_guard", "_until")
 
-    def __init__(self, guard: ThreadGuard, timeout_ms: int) -> None:
-        self._guard, self._until = guard, Until(system.boot_ns() + timeout_ms * 1_000_000, public=True)
+@scope
+def claimed_within(guard: Claim, timeout_s: float | None) -> Iterator[None]:
+    """As `with guard`, but waits for the thread inside, which was asked to leave. Raises ConcurrentUseError."""
+    end = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        with Guard(guard.leave, guard.attempt) as entered:
+            if entered:
+                yield
+                return
+        if end is not None and monotonic() >= end:
+            with guard:  # raises, or the thread inside has just left
+                yield
+                return
+        sleep(RETRY_S)
 
-    def __enter__(self) -> None:
-        self._guard.__enter__()
-        self._until.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._until.__exit__(kind, error, traceback)
-        self._guard.__exit__(kind, error, traceback)
+@scope
+def bounded_guard(guard: Claim, timeout_ms: int) -> Iterator[None]:
+    """The guard with a deadline for all waits inside."""
+    with guard, bounded_waits(system.boot_ns() + timeout_ms * 1_000_000, public=True):
+        yield

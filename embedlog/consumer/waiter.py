@@ -22,7 +22,7 @@ from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
 from embedlog.errors import ClosedError, StateError, WakeupError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
@@ -111,7 +111,7 @@ class Waiter:
                     self.raise_if_interrupted()
                 if not data_came:  # after an append, collect first: it is the shorter path
                     if self._replicated:
-                        with Until(system.boot_ns()):
+                        with bounded_waits(system.boot_ns()):
                             self._check_topics(subscription)
                     else:
                         self._check_topics(subscription)
@@ -120,7 +120,7 @@ class Waiter:
                 found = None
                 if not short_until or not self._too_little(short_until, deadline):
                     if self._replicated:
-                        with Until(system.boot_ns()):
+                        with bounded_waits(system.boot_ns()):
                             found = collect()
                     else:
                         found = collect()

@@ -50,7 +50,7 @@ from embedlog.errors import (
 )
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
-from embedlog.storage.call_deadline import Until, wait_end
+from embedlog.storage.call_deadline import bounded_waits, wait_end
 from embedlog.storage.locks import owned
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class InternalTopic(Generic[V]):
         refreshes = mirror.partition.replicated or mirror.state.position == INCOMPLETE
         while decision is None:
             if refreshes:
-                with Until(deadline_ns):
+                with bounded_waits(deadline_ns):
                     mirror, _ = self._refreshed(number)
             refreshes = True
             with mirror.partition.exclusive(deadline_ns) as held:

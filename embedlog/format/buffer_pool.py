@@ -82,18 +82,18 @@ class SharedBytes:
         return self._data if self._array is None else self._array[:].data
 
 
-class _LeasedBlock:
-    """The base of a leased array: it returns the block when it is freed."""
+class _LeasedBlock(tuple[Any, ...]):
+    """The base of a leased array: pool, block and numpy's description, made in one step. When freed it returns the block."""
 
-    __slots__ = ("__array_interface__", "_block", "_pool")
+    __slots__ = ()
 
-    def __init__(self, pool: BufferPool, block: Block, size: int) -> None:
-        self._pool, self._block = pool, block
-        place = (block.address, False)
-        self.__array_interface__: dict[str, Any] = {"version": 3, "typestr": "|u1", "shape": (size,), "data": place}
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        description: dict[str, Any] = self[2]
+        return description
 
     def __del__(self) -> None:
-        self._pool._return_block(self._block)
+        self[0]._return_block(self[1])
 
 
 class BufferPool:
@@ -113,7 +113,9 @@ class BufferPool:
             block = self._free[rounded].pop()
         except (KeyError, IndexError):
             block = Block(rounded)
-        return Lease(np.asarray(_LeasedBlock(self, block, size)))
+        place = (block.address, False)
+        description = {"version": 3, "typestr": "|u1", "shape": (size,), "data": place}
+        return Lease(np.asarray(_LeasedBlock((self, block, description))))
 
     @property
     def free_bytes(self) -> int:

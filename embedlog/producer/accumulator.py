@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from embedlog import _callbacks
 from embedlog._native import _rows
 from embedlog._native.scope import scope
+from embedlog._native.threads import start
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.producer.awaitable import await_future
 from embedlog.producer.delivery_failures import raised_of
@@ -307,7 +308,7 @@ class Accumulator:
                 _end_with_the_process()
                 _live.add(self)
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
+                start(thread)
                 self._register(thread)
 
     def _register(self, thread: threading.Thread) -> bool:

@@ -23,7 +23,7 @@ from embedlog._native import replication, system
 from embedlog.errors import EmbedlogError, LeaderNotAvailableError, LockTimeoutError, NotEnoughReplicasError
 from embedlog.format.visibility import end_offset
 from embedlog.replica_set.leaders import Leader, LeaderChanged
-from embedlog.storage.call_deadline import Until, bounded
+from embedlog.storage.call_deadline import bounded, bounded_waits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ class LedPartition:
     def _at_once(self, call: Callable[[Partition], T]) -> T | None:
         """As `_at_leader`, without a wait; None if there is no leader now."""
         try:
-            with Until(system.boot_ns()):
+            with bounded_waits(system.boot_ns()):
                 return self._at_leader(call)
         except (LeaderNotAvailableError, LockTimeoutError):
             return None

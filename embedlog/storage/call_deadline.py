@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from embedlog._native import system
+from embedlog._native.scope import Setting
 
 NEVER_NS: Final = 2**63 - 1
 
@@ -46,25 +46,21 @@ def work_end(deadline_ns: int) -> int:
 
 
 class Slice:
-    """A context: this thread may have other work. `busy` shows whether it has some now.
+    """This thread may have other work while it is `used`. `busy` shows whether it has some now.
 
     `ended`: a call inside ended early for that, so its error says nothing; it may be made again. `awaits`: a change of the set.
     """
 
-    __slots__ = ("_before", "_busy", "_slice_ns", "_until_ns", "awaits", "ended")
+    __slots__ = ("_busy", "_slice_ns", "_until_ns", "awaits", "ended")
 
     def __init__(self, busy: Callable[[], bool], slice_ns: int) -> None:
         self._busy, self._slice_ns, self._until_ns = busy, slice_ns, NEVER_NS
-        self._before: Slice | None = None
         self.ended = self.awaits = False
 
-    def __enter__(self) -> Slice:
-        self._before, _calls.part = _calls.part, self
+    def used(self) -> Setting[Slice]:
+        """A context, which begins now."""
         self._until_ns = system.boot_ns() + self._slice_ns
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        _calls.part = self._before
+        return Setting(_calls, "part", self)
 
     def end_of_wait(self, deadline_ns: int) -> int:
         """As `wait_end`."""
@@ -86,21 +82,9 @@ class Slice:
         return 0
 
 
-class Until:
+def bounded_waits(deadline_ns: int, *, public: bool = False) -> Setting[int]:
     """A context: waits of this thread end at a time (boot clock, ns). The earlier one of nested contexts counts.
 
     `public`: a call of the user begins, perhaps inside a callback. The contexts around it do not count.
     """
-
-    __slots__ = ("_before_ns", "_deadline_ns", "_public")
-
-    def __init__(self, deadline_ns: int, *, public: bool = False) -> None:
-        self._deadline_ns, self._public = deadline_ns, public
-        self._before_ns = NEVER_NS
-
-    def __enter__(self) -> None:
-        self._before_ns = _calls.deadline_ns
-        _calls.deadline_ns = self._deadline_ns if self._public else min(self._before_ns, self._deadline_ns)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        _calls.deadline_ns = self._before_ns
+    return Setting(_calls, "deadline_ns", deadline_ns if public else bounded(deadline_ns))

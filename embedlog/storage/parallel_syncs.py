@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from embedlog._native import system
+from embedlog._native.threads import start
 from embedlog.errors import LockTimeoutError
 
 THREADS_FROM_NS: Final = 2_000_000  # the shortest sync for which a thread is worth its start
@@ -62,7 +63,7 @@ def _begun(due: Sequence[tuple[Syncable, int]], deadline_ns: int) -> list[_Sync]
     """The syncs: the first one has ended, the others run."""
     syncs = [_Sync(partition, end, deadline_ns) for partition, end in due]
     for sync in syncs[1:]:
-        sync.start()
+        start(sync)
     if syncs:
         syncs[0].run()
     return syncs

@@ -232,17 +232,17 @@ def test_a_second_task_is_refused_at_once() -> None:
         guard, inside, leave = OneTask("this thing"), asyncio.Event(), asyncio.Event()
 
         async def stay() -> None:
-            with guard:
+            with guard.entered():
                 inside.set()
                 await leave.wait()
 
         task = asyncio.create_task(stay())
         await inside.wait()
-        with pytest.raises(ConcurrentUseError, match="this thing is in use by another task"), guard:
+        with pytest.raises(ConcurrentUseError, match="this thing is in use by another task"), guard.entered():
             pass
         leave.set()
         await task
-        with guard:
+        with guard.entered():
             pass
 
     asyncio.run(main())
@@ -252,11 +252,11 @@ def test_who_stayed_inside_in_a_closed_loop_keeps_nobody_out() -> None:
     guard = OneTask("this thing")
 
     async def stay() -> None:
-        with guard:
+        with guard.entered():
             await asyncio.Event().wait()
 
     async def main() -> None:
-        with guard:
+        with guard.entered():
             pass
 
     loop = asyncio.new_event_loop()

@@ -34,7 +34,7 @@ from embedlog.coordination.transactions.transaction_records import encode, encod
 from embedlog.errors import ClosedError, EmbedlogError, FencedError, LockTimeoutError, StateError, StorageError
 from embedlog.format.record_batch import Stamp
 from embedlog.partition.interposer import commit_begins, commit_succeeded
-from embedlog.storage.call_deadline import Until
+from embedlog.storage.call_deadline import bounded_waits
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Owner:
             del fresh[where]
         if not fresh:
             return
-        with Until(until):
+        with bounded_waits(until):
             for partition, _, _ in fresh.values():
                 partition.open()
         self._registration_tried = True
@@ -277,7 +277,7 @@ class Owner:
         progress: AppendProgress | None,
     ) -> Appended:
         stamp, done, self._registration_tried = self.stamp, None, True
-        with Until(deadline_ns):
+        with bounded_waits(deadline_ns):
             partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
         committed = False

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
 from embedlog._native import system
+from embedlog._native.threads import start
 from embedlog.errors import ClosedError, DeadlineError, EmbedlogError, ForkedError
 
 ANSWER_S: Final = 5.0
@@ -27,7 +28,7 @@ class _Call(Generic[T]):
         self._result: list[T] = []
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="embedlog observation of a directory", daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     def _run(self) -> None:
         try:
