@@ -13,7 +13,7 @@ import asyncio
 import operator
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
@@ -25,7 +25,7 @@ from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.timeouts import CLOSE_S, seconds
-from embedlog.consumer.collector import Collector, until
+from embedlog.consumer.collector import Collector, Moved, until
 from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.offset_committer import Callback
 from embedlog.consumer.rebalance_listener import Listener, listeners_of
@@ -135,21 +135,23 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise ConfigError("max_records", expected="at least 1", found=max_records)
         if timeout != 0.0:
             timeout = seconds(timeout, "poll()")
-        with self._one_task.entered():
-            consumer = await self._made()
-            if not self._has_ahead(consumer):
-                await self._fetch(consumer, lambda reading: reading.ahead(limit), timeout)
-            elif self._returned_count >= RECORDS_PER_TURN:
-                self._returned_count = 0
-                await asyncio.sleep(0)
-            moved = consumer._reading.begin()
-            try:
+        moved: Sequence[Moved] = ()
+        try:
+            with self._one_task.entered():
+                consumer = await self._made()
+                if not self._has_ahead(consumer):
+                    await self._fetch(consumer, lambda reading: reading.ahead(limit), timeout)
+                elif self._returned_count >= RECORDS_PER_TURN:
+                    self._returned_count = 0
+                    await asyncio.sleep(0)
+                moved = consumer._reading.begin()
                 records = _fetched_only(consumer, lambda reading: reading.collect(limit)) or []
                 self._returned_count += len(records)
                 return records
-            except BaseException:  # an interrupt after the collection, as in `Consumer.poll`
-                consumer._reading.put_back(moved)
-                raise
+        except BaseException:  # an interrupt after the collection, as in `Consumer.poll`
+            if self._sync is not None:
+                self._sync._reading.put_back(moved)
+            raise
 
     async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Iterate over records forever, or until none arrives for `consumer.timeout.ms`."""

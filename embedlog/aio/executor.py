@@ -146,9 +146,7 @@ class Executor:
         self._end()
 
 
-def _work(
-    jobs: SimpleQueue[Job[Any] | None], busy: list[None], threads: dict[int, threading.Thread], number: int
-) -> None:
+def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None], threads: dict[int, threading.Thread], number: int) -> None:
     own = threading.current_thread()
     if threads.setdefault(number, own) is not own:
         return  # an interrupted start was repeated

@@ -187,8 +187,8 @@ class Cursor:
 
     def fill_run(self, run: RecordRun, next_offset: int, epoch: int) -> None:
         """As `fill`, with records that are made when they are taken. REQUIRES: the run has a record."""
-        self.fill([], next_offset, epoch)
-        self.run = run
+        self._ahead, self._returned_count, self._next, self._iterator = [], 0, next_offset, None
+        self._epoch, self.intercepted, self.sought, self.run = epoch, False, False, run
 
     def stands_at(self, offset: int) -> bool:
         """Whether the position is `offset`, and no records are fetched ahead."""
@@ -248,10 +248,10 @@ class Cursor:
         iterator = self._iterator
         if iterator is not None:
             self._settle()
+            self._iterator = None  # first: after an interrupt the ended iterator does not tell the position
             iterator.__setstate__(len(self._ahead))
             for _ in iterator:  # ends at once; only an exhausted list iterator releases its list
                 pass
-            self._iterator = None
 
     def _drop(self) -> None:
         if self._iterator is not None:

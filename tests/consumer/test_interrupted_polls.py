@@ -65,3 +65,26 @@ def test_an_interrupted_batch_comes_the_next_time(log: Log) -> None:
             if interrupt.struck is None:
                 break
         assert nth > 15
+
+
+def test_a_member_that_was_interrupted_in_a_rebalance_gets_its_partitions_at_their_committed_offsets(log: Log) -> None:
+    """Before, an interrupt while the assignment was taken left a member without partitions, or one that read from the start."""
+    arrived: list[list[TopicPartition]] = []
+    nth = 0
+    committed = 5
+    log.consumer(group_id="g").commit({TP: committed})
+    while True:
+        nth += 1
+        with log.consumer(group_id="g", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["t"], on_assigned=arrived.append)
+            arrived.clear()
+            found: list[Any] = []
+            interrupt = Interrupt(nth, (*MODULES, "membership.py", "rebalance_listener.py"))
+            interrupt.run(lambda found=found: found.extend(consumer.poll(timeout=10, max_records=3)))  # type: ignore[misc]
+            while not found:
+                found.extend(consumer.poll(timeout=10, max_records=3))
+            assert found[0].offset == committed, interrupt.struck
+            assert [TP] in arrived, interrupt.struck
+            if interrupt.struck is None:
+                break
+    assert nth > 100
