@@ -247,8 +247,8 @@ class Directory:
         except BaseException:
             files.close(fd)
             raise
-        files.close(self._lock_fd)
-        self._lock_fd = fd
+        before, self._lock_fd = self._lock_fd, fd
+        files.close(before)
 
     def _opened_again(self, path: Path) -> tuple[int, bool]:
         """A descriptor of `.lock`, and whether this process has created it: then no broker has used the directory meanwhile."""

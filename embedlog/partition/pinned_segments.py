@@ -169,6 +169,5 @@ def _same(pin: Pin) -> bool:
 
 
 def _release_all(fds: dict[int, int]) -> None:
-    for fd in fds.values():
-        files.close(fd)
-    fds.clear()
+    while fds:
+        files.close(fds.popitem()[1])

@@ -108,12 +108,12 @@ class AppendWriter:
         self.native().segment(now.segment_base, log_fd, index_fd, time_fd, digest_fd, cuts)
 
     def close_segment(self) -> None:
-        """Close the descriptors of the segment."""
+        """Close the descriptors of the segment. The C core forgets them first: their numbers are given to other files."""
+        if self._state.writer is not None:
+            self._state.writer.segment(-1, -1, -1, -1, -1)
         fds, self.fds = self.fds, ()
         for fd in fds:
             files.close(fd)
-        if self._state.writer is not None:
-            self._state.writer.segment(-1, -1, -1, -1, -1)
 
     def drop(self) -> None:
         """Close everything; the next append opens it again."""

@@ -90,17 +90,16 @@ _KINDS: Final[dict[Callable[[int], bool], str]] = {
 }
 
 
-def close(fd: int) -> None:
-    """Close. Errors of close are ignored: an earlier sync reported them, or the data is lost anyway (close(2))."""
-    if fd >= 0:
-        system.close(fd)
+# Close a descriptor, if it is one. Errors are ignored: an earlier sync reported them, or the data is lost anyway (close(2)). One
+# call of C: who takes a descriptor out of its field, and closes it then, is not interrupted between both.
+close: Callable[[int], int] = system.close_at_once
 
 
 @scope
 def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -> Iterator[int]:
     """A descriptor that is closed on every exit of the block."""
     fd = open_file(path, flags, mode)
-    with Guard(partial(system.close_at_once, fd)):
+    with Guard(partial(close, fd)):
         yield fd
 
 

@@ -191,9 +191,10 @@ class Liveness:
             lease.end()
         with self._mutex:
             self._held.clear()
-            for fd in (self._holder_fd, self._probe_fd):
-                files.close(fd)
-            self._holder_fd = self._probe_fd = -1
+            holder_fd, self._holder_fd = self._holder_fd, -1
+            files.close(holder_fd)
+            probe_fd, self._probe_fd = self._probe_fd, -1
+            files.close(probe_fd)
 
     def abandon(self) -> None:
         """Close the descriptors in a forked child: inherited ones must not outlive the parent."""

@@ -158,9 +158,9 @@ class LockFile:
         return note or "an unknown process"
 
     def close(self) -> None:
-        """Give the lock back and close the file. Idempotent. The lock goes first: an interrupt may lose the descriptor."""
+        """Close the file, which gives the lock back. Idempotent."""
+        lock_order.left(self.path)
         if self.fd >= 0:
-            self.unlock()
             fd, self.fd = self.fd, -1
             files.close(fd)
 

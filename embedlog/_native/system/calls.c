@@ -52,6 +52,8 @@ int32_t el_open(const char *path, int32_t flags, int32_t mode) {
 }
 
 int32_t el_close(int32_t fd) {
+    if (fd < 0)
+        return 0;
     int hooked = el_before(EL_CALL_CLOSE, fd, NULL, 0);
     int rc = close(fd);                     /* never repeated: Linux has freed the descriptor in any case */
     int number = errno;
