@@ -9,13 +9,13 @@ NUMPY-4  `load` imports it in a pause, before a use that should not wait for it.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from embedlog._native.threads import uninterrupted
 from embedlog.errors import StorageError
 
 __all__ = ["load", "np"]
@@ -34,25 +34,7 @@ def _import_numpy() -> None:
     module = sys.modules.get("numpy")
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         return
-    if threading.current_thread() is not threading.main_thread():
-        _import_held()
-        return
-    ended = threading.Lock()
-    ended.acquire()
-    problems: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            _import_held()
-        except BaseException as problem:  # noqa: BLE001  (raised by the thread that waits)
-            problems.append(problem)
-        finally:
-            ended.release()
-
-    _thread.start_new_thread(work, ())  # not a threading.Thread: an interrupt in its `start` can stop it at its begin
-    ended.acquire()
-    if problems:
-        raise problems[0]
+    uninterrupted(_import_held)
 
 
 if TYPE_CHECKING:

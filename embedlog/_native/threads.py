@@ -6,30 +6,49 @@ leaves that lock taken, and the thread at the other end waits for ever.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from embedlog._native.scope import Guard
 
-__all__ = ["Bell", "Flag", "start"]
+__all__ = ["Bell", "Flag", "start", "uninterrupted"]
+
+
+def uninterrupted(call: Callable[[], object]) -> None:
+    """Make a call that an interrupt must not leave half done. Raises what it raises.
+
+    Signals are handled in the main thread. There another thread makes the call, and an interrupt ends the wait, not the call.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        call()
+        return
+    ended = threading.Lock()
+    ended.acquire()
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as problem:  # noqa: BLE001  (raised by the thread that waits)
+            problems.append(problem)
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(work, ())  # one call of C, unlike the start of a threading.Thread
+    ended.acquire()
+    if problems:
+        raise problems[0]
 
 
 def start(thread: threading.Thread) -> None:
-    """Start it and wait until it runs. After an interrupt it may run or not.
+    """Start it and wait until it runs. After an interrupt it will run, unless the system refuses it.
 
-    The wait of `Thread.start` is one of a `threading.Condition`. An interrupt at its end makes the condition raise RuntimeError,
-    because it releases a lock that it has not taken again. The interrupt is raised then.
+    `Thread.start` waits in a `threading.Event`. An interrupt there can keep its lock, and the thread then never begins.
     """
-    try:
-        thread.start()
-    except RuntimeError as problem:
-        cause: BaseException | None = problem
-        while isinstance(cause, Exception):
-            cause = cause.__context__
-        if cause is None:
-            raise  # the system refuses the thread
-        raise cause from None
+    uninterrupted(thread.start)
 
 
 class Bell:

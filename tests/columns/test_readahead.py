@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
+import sys
 import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -38,8 +44,9 @@ def helpers() -> list[threading.Thread]:
 
 
 def wait_for_helpers_to_end() -> None:
-    for thread in helpers():
-        thread.join(10)
+    deadline = time.monotonic() + 10
+    while helpers() and time.monotonic() < deadline:
+        threading.Event().wait(0.0005)
     assert not helpers()
 
 
@@ -137,3 +144,45 @@ def test_a_dropped_reading_takes_its_thread_along() -> None:
     assert [next(pieces) for _ in range(5)] == ["0", "1", "2", "3", "4"]
     del pieces
     wait_for_helpers_to_end()
+
+
+# ---- interrupts -----------------------------------------------------------------------------------
+
+
+def read_whole() -> None:
+    assert list(read_ahead(Numbers(12).fetch, str)) == [str(number) for number in range(12)]
+
+
+@pytest.fixture
+def finalizers_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+
+
+def storm(rng: random.Random, count: int, call: Callable[[], Any]) -> list[BaseException]:
+    """`count` real signals at random times, each in a call of its own; the exceptions are kept."""
+    kept: list[BaseException] = []
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while len(kept) < count:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.004))
+                for _ in range(20):  # a finalizer can take the signal
+                    call()
+            except KeyboardInterrupt as problem:
+                kept.append(problem)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return kept
+
+
+@pytest.mark.usefixtures("finalizers_may_be_interrupted")
+def test_a_storm_of_interrupts_leaves_no_thread(rng: random.Random) -> None:
+    kept = storm(rng, 300, read_whole)
+    wait_for_helpers_to_end()
+    assert len(kept) == 300
+    read_whole()

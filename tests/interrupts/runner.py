@@ -139,6 +139,15 @@ class Runner:
 
     def strike(self, verb: Verb, nth: int, outcome: Outcome) -> Strike:
         """One use with one interrupt, whose exception is kept while the others write."""
+        try:
+            return self._struck(verb, nth, outcome)
+        except TypeError as problem:
+            if "'traceback' object is not callable" not in str(problem):
+                raise
+            # CPython 3.11 has lost its trace function, which happens once in a thousand calls that start threads.
+            return self._struck(verb, nth, outcome)
+
+    def _struck(self, verb: Verb, nth: int, outcome: Outcome) -> Strike:
         use = self._ready(verb)
         strike = Strike(nth)
         strange: list[str] = []
@@ -163,7 +172,10 @@ class Runner:
                 strike.kept = None
                 self._world.read()  # type: ignore[union-attr]
             assert not strange, strange
-        except (Exception, Hang) as problem:  # noqa: BLE001  (a failure of the run)
+        except (Exception, Hang) as problem:  # (a failure of the run)
+            if "'traceback' object is not callable" in str(problem):
+                self._abandon()
+                raise
             place = strike.place or "not raised"
             outcome.failures.append(f"{verb.name}, point {nth}: {place}: {_described(problem)}")
             self._abandon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -58,20 +59,22 @@ def test_an_interrupt_anywhere_in_a_flag_leaves_it_usable(way: str) -> None:
     assert nth > 3
 
 
-def test_an_interrupt_anywhere_in_the_start_of_a_thread_is_an_interrupt() -> None:
+def test_an_interrupt_anywhere_in_the_start_of_a_thread_is_an_interrupt_and_leaves_no_thread_that_hangs() -> None:
     nth = 0
     strike = None
-    threads = []  # kept: a finalizer would take the interrupt
+    threads = []
     while strike is None or strike.has_struck:
         nth += 1
         threads.append(threading.Thread(target=int, daemon=True))
         strike = Strike(nth)
         strike.run(lambda: start(threads[-1]))
         assert strike.kept is not None or not strike.has_struck, nth
-    assert nth > 20
-    thread = threading.Thread(target=int)
-    start(thread)
-    assert ended(thread)
+    assert nth > 10
+    assert threads[-1].ident is not None
+    deadline = time.monotonic() + 30
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        threading.Event().wait(0.0005)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_thread_that_the_system_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
