@@ -16,6 +16,7 @@ from embedlog._native import codec
 from embedlog.coordination.transactions.transaction_records import encode_key
 from embedlog.format.record_batch import Chain, decode, encode, partitions_of, scan, stamp
 from embedlog.format.record_columns import BytesColumn, Columns
+from embedlog.partition.log_context import AppendProgress
 from embedlog.storage.files import deadline_after
 
 Bench = Any
@@ -97,7 +98,7 @@ def test_poll_five_hundred(benchmark: Bench, log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("partition_count", [1, 4])
 def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, partition_count: int) -> None:
-    """A transaction without encoding: register, append, decide, write markers, complete."""
+    """A transaction without encoding: register and append, decide, write markers, complete."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partition_count)
         owner = log._engine.transactions.owner("id", 60_000)
@@ -107,10 +108,13 @@ def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, par
         runs = [next(iter(encode(columns))) for _ in range(partition_count)]
 
         def transact() -> None:
-            owner.register(("t", number) for number in range(partition_count))
-            for number, run in enumerate(runs):
+            owner.begin()
+            for run in runs:
                 stamp(run, owner.stamp, 0)
-                owner.append(log._engine.partition("t", number), run)
+            begun = [(log._engine.partition("t", number), run, AppendProgress(run)) for number, run in enumerate(runs)]
+            owner.begin_in(begun)
+            for partition, run, progress in begun:
+                owner.append(partition, run, progress=progress)
             owner.end(commit=True)
 
         benchmark(transact)
