@@ -40,9 +40,9 @@ def run_round(
     try:
         run_state_machine_as_test(hypothesis.seed(seed)(machine_class), settings=settings)
     except Exception as problem:
-        if not machine_class.failing:
+        if machine_class.failure is None:
             raise
-        raise explained(machine_class, seed, problem, shrink_s) from problem
+        raise explained(machine_class, seed, machine_class.failure, shrink_s) from problem
     return machine_class.counts
 
 

@@ -179,6 +179,7 @@ class LogMachine(RuleBasedStateMachine):
     directory_count: ClassVar[int] = 1
     counts: ClassVar[Counter[str]] = Counter()  # over all examples: steps and kinds of calls
     failing: ClassVar[Program] = []  # the calls of the last example that failed
+    failure: ClassVar[BaseException | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,8 +202,9 @@ class LogMachine(RuleBasedStateMachine):
     def watched(self) -> Iterator[None]:
         try:
             yield
-        except FAILURES:
+        except FAILURES as problem:
             type(self).failing = self.program
+            type(self).failure = problem
             raise
 
     # ---- users ---------------------------------------------------------------------------------
@@ -523,6 +525,7 @@ class LogMachine(RuleBasedStateMachine):
         if sender.transaction is not None and sender.state in ("open", "failed"):
             row.transaction = sender.transaction
             sender.transaction.partitions.add((self.model.topics[topic].uid, number))
+            sender.transaction.touched.add((topic, number))
         partition.append(row, offset)
         self.touched.add(topic)
 
@@ -549,7 +552,7 @@ class LogMachine(RuleBasedStateMachine):
     def touch(self, transaction: Transaction, name: str) -> None:
         topic = self.model.topics.get(name)
         if topic is not None:
-            transaction.touched.update((topic.uid, number) for number in range(len(topic.partitions)))
+            transaction.touched.update((name, number) for number in range(len(topic.partitions)))
 
     @step(
         actor=actors, name=producers, topic=topics, partition=partitions, drawn=st.lists(rows, min_size=1, max_size=5),

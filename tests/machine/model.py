@@ -54,7 +54,7 @@ class Transaction:
     transactional_id: str
     state: str = "open"
     partitions: set[tuple[int, int]] = field(default_factory=set)  # (topic uid, partition) with a record
-    touched: set[tuple[int, int]] = field(default_factory=set)  # those that a failed or dropped record may have registered
+    touched: set[tuple[str, int]] = field(default_factory=set)  # those that any record may have registered, by name as in Kafka
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)  # group: partition: offset
 
     @property
@@ -243,13 +243,16 @@ class Model:
     # ---- transactions --------------------------------------------------------------------------
 
     def end_transaction(self, transaction: Transaction, state: str) -> None:
-        """Decide it: each partition with one of its records gets a marker, others that it touched may get one."""
+        """Decide it: each partition with one of its records gets a marker, others that it touched may get one.
+
+        So may those of a later topic with the name of one that was deleted: the coordinator knows no ids of topics.
+        """
         transaction.state = state
-        for topic in self.topics.values():
+        for name, topic in self.topics.items():
             for number, partition in enumerate(topic.partitions):
                 if (topic.uid, number) in transaction.partitions:
                     partition.append_marker()
-                elif (topic.uid, number) in transaction.touched:
+                elif (name, number) in transaction.touched:
                     partition.possible_markers += 1
         if state == "committed":
             for group, offsets in transaction.offsets.items():
