@@ -87,6 +87,7 @@ class ReplicatedTopicAdmin(TopicAdmin):
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         made = set[str]()
+        self._registry.refresh()  # an earlier topic of the name may be deleted
         while topics := [each for each in planned if each.name not in made and not (exist_ok and self._is_live(each.name))]:
             for topic in topics:
                 self._check_free(topic.name)

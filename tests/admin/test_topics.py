@@ -354,6 +354,39 @@ def test_a_deleted_topic_is_gone_for_every_process_and_can_be_made_anew(log: Any
     assert log.describe_topic("events").partitions[0].log_end_offset == 1
 
 
+@pytest.mark.parametrize("count", [1, 2], ids=["one directory", "a set"])
+def test_a_change_is_decided_by_the_present_topics(tmp_path: Path, count: int) -> None:
+    """Each call is the first one of its handle after the change of another handle. A set refused a name that had become free."""
+    paths: Any = [tmp_path / f"d{number}" for number in range(count)] if count > 1 else tmp_path / "d0"
+    with embedlog.open(paths, config=QUIET) as one, embedlog.open(paths, config=QUIET) as two:
+        one.create_topic("t")
+        with pytest.raises(e.TopicExistsError):
+            two.create_topic("t")
+        one.delete_topic("t")
+        two.create_topic("t", 2)
+        with pytest.raises(e.TopicExistsError):
+            one.create_topic("t")
+        two.delete_topic("t")
+        with pytest.raises(e.UnknownTopicOrPartitionError):
+            one.alter_topic("t", {"retention.ms": 1})
+        two.create_topic("t", 2)
+        one.alter_topic("t", {"retention.ms": 10**12})
+        two.delete_topic("t")
+        with pytest.raises(e.UnknownTopicOrPartitionError):
+            one.create_partitions("t", 3)
+        two.create_topic("t", 2)
+        one.create_partitions("t", 3)
+        with pytest.raises(e.InvalidPartitionsError):
+            two.create_partitions("t", 3)
+        one.delete_topic("t")
+        with pytest.raises(e.UnknownTopicOrPartitionError):
+            two.delete_topic("t")
+        assert two.create_topic("t", exist_ok=True) is True
+        assert one.create_topic("t", exist_ok=True) is False
+        two.delete_topic("t")
+        assert one.create_topic("t", exist_ok=True) is True
+
+
 READING: dict[str, Callable[[Any], Any]] = {
     "create_topic, which exists": lambda log: log.create_topic("quiet", exist_ok=True),
     "create_topic, which contradicts": lambda log: log.create_topic("quiet", 5, exist_ok=True),

@@ -175,7 +175,9 @@ class KafkaUser(KafkaDriver):
     def do_ends(self, isolation: str) -> list[tuple[int, int]]:
         from confluent_kafka import TopicPartition as Place
 
+        self._until_led(self.partition_count - 1)  # the client may know fewer partitions for a while
         reader = self._consumer(isolation)
+        reader.list_topics(self.topic, WAIT_S)
         return [reader.get_watermark_offsets(Place(self.topic, number), WAIT_S) for number in range(self.partition_count)]
 
 

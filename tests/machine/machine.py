@@ -193,7 +193,7 @@ class LogMachine(RuleBasedStateMachine):
         self.touched: set[str] = set()
         self.senders: dict[tuple[str, str], Sender] = {}
         self.transactions: list[Transaction] = []
-        self.uncertain: list[tuple[Sender, Buffered]] = []  # records of a killed process, which may become visible in a set
+        self.uncertain: list[tuple[Sender, Buffered]] = []  # records of a killed process, which may become visible later
         self.users: dict[str, Any] = {}
         for name in ACTORS:
             self.start(name)
@@ -823,11 +823,10 @@ class LogMachine(RuleBasedStateMachine):
             self.counts["kills inside calls"] += 1
             self.child_has_died()
             self.absorb(sender, pending)
-            if self.directory_count > 1:
-                self.uncertain += [(sender, each) for each in pending if each.row.offset < 0]
+            self.uncertain += [(sender, each) for each in pending if each.row.offset < 0]
 
     def absorb_uncertain(self, topic: str, end: int) -> None:
-        """In a set, records of a killed process that the leader has become visible with a later call."""
+        """Records of a killed process that are in the log, or at the leader of a set, become visible with a later append."""
         for sender, each in list(self.uncertain):
             if each.topic == topic and each.uid == self.uid(topic):
                 self.absorb(sender, [each], end)
