@@ -41,6 +41,10 @@ from tests.support.campaign_report import (  # hooks: pytest finds them by their
 from tests.support.transactional_producers import QUIET
 
 FIRST = ("kafka", "spark", "tests/project/", "tests/faults/")  # groups of tests, the longest first
+# One for all workers of a run, which inherit the environment.
+SAMPLE_SEED = os.environ.setdefault(
+    "EMBEDLOG_SAMPLES", os.environ.get("EMBEDLOG_SEED") or str(random.SystemRandom().getrandbits(32))
+)
 JVMS_S = 600  # for a test that starts some Java: on a machine as slow as they come
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
@@ -72,6 +76,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """One worker per test file, and one for all tests that need the broker; a piece of an experiment runs in any worker."""
     leave_out_what_passed(config, items)
+    leave_out_of_samples(items)
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
         if item.get_closest_marker("spark") is not None and item.get_closest_marker("xdist_group") is None:
@@ -85,6 +90,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "kafka" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(JVMS_S))
     items.sort(key=_rank)
+
+
+def leave_out_of_samples(items: list[pytest.Item]) -> None:
+    """Mark the cases of a large table that are not in this run's sample as slow. All workers of a run draw the same sample."""
+    for item in items:
+        sample = item.get_closest_marker("sample")
+        if sample is None:
+            continue
+        drawn = zlib.crc32(f"{SAMPLE_SEED} {item.nodeid}".encode()) / 2**32
+        if drawn >= sample.args[0]:
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_report_header() -> str:
+    return f"seed of the samples: EMBEDLOG_SAMPLES={SAMPLE_SEED}"
 
 
 def _rank(item: pytest.Item) -> int:

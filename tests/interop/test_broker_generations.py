@@ -18,6 +18,7 @@ COMPACT: dict[str, Any] = {"cleanup.policy": "compact", "segment.ms": 1, "min.cl
 by_generation = pytest.mark.parametrize("generation", GENERATIONS, ids=lambda generation: generation.name)
 by_close = pytest.mark.parametrize("closed", [True, False], ids=["closed", "crashed"])
 by_files = pytest.mark.parametrize("whole", [True, False], ids=["all-files", "logs-only"])
+sampled = pytest.mark.sample(0.15)
 by_gaps = pytest.mark.parametrize("compacted", [False, True], ids=["dense", "compacted"])
 
 
@@ -48,6 +49,7 @@ def test_the_independent_reader_reads_every_generation(tmp_path: Path) -> None:
             assert len(read_partition(path / "t-0")) == (10 if compacted else 204)
 
 
+@sampled
 @by_generation
 @by_close
 @by_files
@@ -64,6 +66,7 @@ def test_it_is_read_in_each_mode_again_and_again(left: Path, expected: list[Read
     assert not [path for path in (left / "t-0").glob("embedlog.cut-*") if path.stat().st_size != TORN_BYTES]
 
 
+@sampled
 @by_generation
 @by_close
 @by_files
@@ -79,6 +82,7 @@ def test_a_check_and_a_repair_leave_every_record(left: Path, expected: list[Read
         assert records(log) == expected
 
 
+@sampled
 @by_generation
 @by_close
 @by_files
@@ -94,6 +98,7 @@ def test_a_compaction_keeps_the_last_record_of_each_key(left: Path, expected: li
         assert {each.key: each.value for each in records(log)} == {each.key: each.value for each in expected} | {b"n": b"new"}
 
 
+@sampled
 @by_generation
 @by_close
 @by_files

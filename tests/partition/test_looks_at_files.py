@@ -134,6 +134,7 @@ LOOKS: Final[dict[str, Callable[[embedlog.Log, Path], None]]] = {
 }
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("between", ["listing", "stat"])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
 @pytest.mark.parametrize("look", LOOKS)
