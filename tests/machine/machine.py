@@ -927,10 +927,7 @@ class LogMachine(RuleBasedStateMachine):
         moment = now_ms() - age - 60_000
         found = self.must(actor, "offset_for_time", name, number, moment)
         expected = offset_for_time(partition, moment, committed=False)
-        is_marker = found is not None and found[0] in partition.marker_offsets and (expected is None or found[0] < expected[0])
-        demand(
-            found == expected or is_marker, f"{name}-{number}: the first record since {moment} is {found}, expected {expected}"
-        )
+        demand(found == expected, f"{name}-{number}: the first record since {moment} is {found}, expected {expected}")
 
     @step(actor=actors, name=topics, number=st.integers(0, 3), level=st.sampled_from(LEVELS))
     def read_last(self, actor: str, name: str, number: int, level: str) -> None:
