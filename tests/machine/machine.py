@@ -60,6 +60,7 @@ plain_producers = st.sampled_from(PLAIN)
 transactional_producers = st.sampled_from(sorted(TRANSACTIONAL))
 producers = st.sampled_from((*PLAIN, *PLAIN, *sorted(TRANSACTIONAL)))
 partitions = st.sampled_from((None, None, None, 0, 0, 0, 1, 3))
+groups = st.sampled_from(("g", "h"))
 keys = st.sampled_from(KEYS)
 ages = st.sampled_from((None,) * 8 + AGES_MS)
 values = st.sampled_from(("small",) * 6 + ("empty", "text", "text", "tombstone", "tombstone", "big"))
@@ -267,7 +268,7 @@ class LogMachine(RuleBasedStateMachine):
         """Delete a topic; mostly, make another one of its name."""
         self.expect(actor, self.unknown(name), "delete_topic", name)
         if name in self.model.topics:
-            self.model.delete(name)
+            self.model.delete(name, self.transactions)
         if again:
             self.create_topic_now(actor, name, count, settings)
 
@@ -305,6 +306,7 @@ class LogMachine(RuleBasedStateMachine):
         if topic is None or partition is None:
             self.expect(actor, ("UnknownTopicOrPartitionError",), "delete_records", {(name, number): 0})
             return
+        self.take_hidden(actor, name)
         offset = -1 if part < 0 else int(partition.end * part) if part <= 1 else partition.end + 1
         errors = set()
         if offset > partition.end:
@@ -753,16 +755,121 @@ class LogMachine(RuleBasedStateMachine):
         self.model.end_transaction(transaction, state)
         self.touched.update(self.model.topics)
 
+    @step(
+        actor=actors, name=transactional_producers, group=groups, topic=topics, number=st.integers(0, 3), offset=st.integers(0, 9)
+    )
+    def send_offsets(self, actor: str, name: str, group: str, topic: str, number: int, offset: int) -> None:
+        """Offsets of a group as a part of the transaction."""
+        sender = self.sender(actor, name)
+        if sender.state != "open" or sender.transaction is None or self.model.partition(topic, number) is None:
+            return
+        if not sender.is_fenced and self.is_pending(group):
+            return  # offsets of a partition would be committed by two transactions in an order of the log's own
+        self.flush_sender(actor, name)
+        if sender.state != "open":
+            return
+        self.expect(actor, ("FencedError",) if sender.is_fenced else (), "send_offsets", name, group, {(topic, number): offset})
+        if sender.is_fenced:
+            sender.state = "fenced"
+        else:
+            sender.transaction.offsets.setdefault(group, {})[topic, number] = offset
+
+    def is_pending(self, group: str) -> bool:
+        """Whether a transaction that is not decided has offsets of the group: who asks for them waits for its end."""
+        return any(transaction.is_open and group in transaction.offsets for transaction in self.transactions)
+
+    # ---- consumers and groups ------------------------------------------------------------------
+
+    @step(
+        actor=actors, topic=topics, group=groups, level=st.sampled_from(LEVELS), pause=st.booleans(),
+        seek=st.sampled_from((None, None, 0.0, 0.6, 1.0, 3.0)), commit=st.sampled_from(("", "positions", "positions", "offsets")),
+    )  # fmt: skip
+    def consume(self, actor: str, topic: str, group: str, level: str, seek: float | None, pause: bool, commit: str) -> None:
+        """A consumer from the committed offsets to the end: it seeks in one partition, pauses another one, and commits."""
+        found = self.model.topics.get(topic)
+        if found is None or self.is_pending(group):
+            return
+        self.compare_topic(actor, topic)
+        self.counts["consumers"] += 1
+        given = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest", "isolation.level": level}
+        self.must(actor, "open_consumer", "reader", given)
+        places = [(topic, number) for number in range(len(found.partitions))]
+        committed = self.model.groups.get(group, {})
+        starts = {place: committed.get(place) for place in places}
+        self.must(actor, "consume", "reader", "assign", places)
+        seen_offsets = self.must(actor, "consume", "reader", "committed", places)
+        demand(seen_offsets == starts, f"the group {group} has committed {seen_offsets}, expected {starts}")
+        if seek is not None:
+            starts[places[0]] = int(found.partitions[0].end * seek)
+            self.must(actor, "consume", "reader", "seek", places[0], starts[places[0]])
+        paused = places[-1:] if pause else []
+        self.must(actor, "consume", "reader", "pause", paused)
+        read: dict[tuple[str, int], list[Any]] = {place: [] for place in places}
+        while records := self.must(actor, "consume", "reader", "poll", 0):
+            for place, of_place in records.items():
+                read[place] += of_place
+        is_committed_level = level == "read_committed"
+        positions = {}
+        for place, partition in zip(places, found.partitions, strict=True):
+            start = starts[place]
+            if start is None or not partition.start <= start <= partition.end:
+                start = partition.start  # auto.offset.reset
+            end = partition.end_for(committed=is_committed_level)
+            expected = [] if place in paused else partition.visible(committed=is_committed_level, start=start)
+            compare_records(f"a consumer of {group}, {place}, {level}", expected, read[place])
+            if place not in paused:
+                positions[place] = max(start, end)
+                position = self.must(actor, "consume", "reader", "position", place)
+                demand(position == positions[place], f"the position of {place} is {position}, expected {positions[place]}")
+        self.must(actor, "consume", "reader", "resume", paused)
+        if commit == "offsets" or (commit and paused):
+            positions = {places[0]: found.partitions[0].end // 2}
+            self.must(actor, "consume", "reader", "commit", positions)
+        elif commit:
+            self.must(actor, "consume", "reader", "commit", None)
+        if commit:
+            self.model.groups.setdefault(group, {}).update(positions)
+        self.must(actor, "close_consumer", "reader")
+
+    @step(
+        actor=actors, group=groups, topic=topics, number=st.integers(0, 3),
+        action=st.sampled_from(("describe", "describe", "earliest", "latest", "delete", "delete offsets")),
+    )  # fmt: skip
+    def administer_group(self, actor: str, group: str, topic: str, number: int, action: str) -> None:
+        if self.is_pending(group):
+            return
+        offsets = self.model.groups.get(group, {})
+        if action == "describe":
+            found = self.must(actor, "group_offsets", group) if offsets else {}
+            demand(found == offsets, f"the group {group} has the offsets {found}, expected {offsets}")
+        elif action in ("earliest", "latest"):
+            topic_now = self.model.topics.get(topic)
+            outcome = self.expect(actor, self.unknown(topic), "reset_group_offsets", group, topic, action)
+            if topic_now is not None:
+                self.compare_topic(actor, topic)
+                expected = {
+                    (topic, each): partition.start if action == "earliest" else partition.end
+                    for each, partition in enumerate(topic_now.partitions)
+                }
+                demand(outcome.value == expected, f"reset to {action}: {outcome.value}, expected {expected}")
+                self.model.groups.setdefault(group, {}).update(expected)
+        elif action == "delete" and offsets:
+            self.must(actor, "delete_group", group)
+            self.model.groups.pop(group)
+        elif action == "delete offsets" and offsets:
+            self.must(actor, "delete_group_offsets", group, [(topic, number)])
+            offsets.pop((topic, number), None)
+
     # ---- processes -----------------------------------------------------------------------------
 
     def reopen(self, actor: str) -> None:
         """Close a handle with all its clients, and open it again."""
         ended = self.must(actor, "close")
+        self.must(actor, "open")
         for (owner, name), sender in list(self.senders.items()):
             if owner == actor:
                 del self.senders[owner, name]
                 self.sender_has_ended(sender, ended.get(name, []))
-        self.must(actor, "open")
         self.touched.update(self.model.topics)
 
     def kill(self, _: str) -> None:
@@ -924,6 +1031,7 @@ class LogMachine(RuleBasedStateMachine):
         if partition is None:
             self.expect(actor, ("UnknownTopicOrPartitionError",), "offset_for_time", name, number, 0)
             return
+        self.take_hidden(actor, name)
         moment = now_ms() - age - 60_000
         found = self.must(actor, "offset_for_time", name, number, moment)
         expected = offset_for_time(partition, moment, committed=False)
@@ -935,6 +1043,7 @@ class LogMachine(RuleBasedStateMachine):
         if partition is None:
             self.expect(actor, ("UnknownTopicOrPartitionError",), "last_record", name, number, level)
             return
+        self.take_hidden(actor, name)
         found = self.must(actor, "last_record", name, number, level)
         expected = partition.visible(committed=level == "read_committed")[-1:]
         compare_records(f"last_record of {name}-{number}", expected, [] if found is None else [found])
@@ -975,6 +1084,11 @@ class LogMachine(RuleBasedStateMachine):
             for number, partition in enumerate(topic.partitions):
                 expected = partition.visible(committed=level == "read_committed")
                 compare_records(f"{actor}: {name}-{number}, {level}", expected, found[number])
+
+    def take_hidden(self, actor: str, name: str) -> None:
+        """Take over the records of killed processes that have become visible since the last comparison."""
+        if self.uncertain:
+            self.compare_topic(actor, name)
 
     def take_ends(self, actor: str, name: str) -> list[int]:
         """Take over what others may have appended: records of a killed process, markers. Returns the log starts."""

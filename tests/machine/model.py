@@ -192,9 +192,11 @@ class Model:
         self.topics[name] = Topic(self.next_uid, [Partition() for _ in range(count)], dict(settings))
         self.next_uid += 1
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, transactions: Iterable[Transaction]) -> None:
+        """Delete a topic with its committed offsets, also those of open transactions."""
         del self.topics[name]
-        for offsets in self.groups.values():
+        of_transactions = [offsets for transaction in transactions for offsets in transaction.offsets.values()]
+        for offsets in [*self.groups.values(), *of_transactions]:
             for place in [place for place in offsets if place[0] == name]:
                 del offsets[place]
 
