@@ -410,9 +410,14 @@ class PartitionState:
             self.remap()
 
     def bounds(self) -> Bounds:
-        """The present offsets, from one read of the page."""
+        """The present offsets, from one read of the page.
+
+        The first records of an open transaction may be deleted: the last stable offset is not before the log start, as in Kafka.
+        """
         now = self.published()
-        stable = now.high_watermark if now.first_unstable < 0 else min(now.high_watermark, now.first_unstable)
+        stable = now.high_watermark
+        if now.first_unstable >= 0:
+            stable = min(stable, max(now.first_unstable, now.log_start))
         return Bounds(now.log_start, now.log_end, now.high_watermark, stable, now.epoch)
 
     @property

@@ -128,7 +128,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        return min((self.first_offset_of(transaction) for transaction in self.open_transactions), default=self.end)
+        unstable = min((self.first_offset_of(transaction) for transaction in self.open_transactions), default=self.end)
+        return max(unstable, self.start)
 
     def visible(self, *, committed: bool, start: int = 0) -> list[Row]:
         """What a reader sees from an offset on."""
