@@ -6,6 +6,7 @@ The environment is prepared once, so that processes which tests start find this 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
 import os
@@ -90,6 +91,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "kafka" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(JVMS_S))
     items.sort(key=_rank)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The many collected tests live until the end: without them a collection of garbage takes 10 ms instead of 400."""
+    gc.collect()
+    gc.freeze()
 
 
 def leave_out_of_samples(items: list[pytest.Item]) -> None:

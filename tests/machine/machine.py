@@ -941,6 +941,9 @@ class LogMachine(RuleBasedStateMachine):
 
     def absorb(self, sender: Sender, pending: list[Buffered], end: int | None = None) -> None:
         """Records of a call without an answer: each may be in the log, in the order of the call, unchanged, and without gaps."""
+        if end is None and self.uncertain:  # those of earlier calls come first
+            for name in {each.topic for each in pending}:
+                self.absorb_uncertain(name, 2**62)
         left = list(pending)
         until = now_ms() + 1
         for name in {each.topic for each in pending} & set(self.model.topics):
