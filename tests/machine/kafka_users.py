@@ -12,6 +12,7 @@ from typing import Any
 
 import embedlog
 from embedlog import TopicPartition
+from tests.kafka import client
 from tests.kafka.scenarios import WAIT_S, KafkaDriver, OurDriver, Scenario
 
 SAME_ERRORS = {
@@ -41,6 +42,7 @@ class KafkaUser(KafkaDriver):
         super().__init__(scenario, bootstrap)
         self.partition_count = scenario.partition_count
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._barriers = 0
         self._consumers: dict[str, Any] = {}
 
     def word_for(self, problem: Exception) -> str:
@@ -105,7 +107,10 @@ class KafkaUser(KafkaDriver):
         end = time.monotonic() + WAIT_S
         while any(self.do_settings(list(changes))[name] != value for name, value in changes.items()):
             assert time.monotonic() < end, f"the broker does not apply {changes}"
-        time.sleep(0.3)  # it shows a setting before its logs follow, and nothing there can be waited for
+        self._barriers += (
+            1  # it shows a setting before its logs follow it; a topic that is made later has a leader only after that
+        )
+        client.create_topics(self.bootstrap, {f"{self.topic}-after-{self._barriers}": 1})
 
     def do_settings(self, names: list[str]) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType
@@ -196,8 +201,8 @@ class OurUser(OurDriver):
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(problem).__name__.removesuffix("Error")).upper()
 
     def close(self) -> None:
-        for client in [*self._consumers.values(), *self.made.values()]:
-            client.close(0)
+        for ours in [*self._consumers.values(), *self.made.values()]:
+            ours.close(0)
 
     def tp(self, number: int) -> TopicPartition:
         return TopicPartition(self.topic, number)
