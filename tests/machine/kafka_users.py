@@ -46,6 +46,8 @@ class KafkaUser(KafkaDriver):
         self._consumers: dict[str, Any] = {}
 
     def word_for(self, problem: Exception) -> str:
+        if isinstance(problem, SystemError) and isinstance(problem.__cause__, Exception):
+            problem = problem.__cause__  # the client's C code returned a result beside its exception
         word = super().word_for(problem)
         return SAME_ERRORS.get(word, word)
 
