@@ -140,7 +140,7 @@ class Sender:
     options: dict[str, Any]
     buffered: list[Buffered] = field(default_factory=list)
     state: str = "plain"  # or, with a transactional id: fresh, ready, open, failed, fenced
-    written: dict[str, int] = field(default_factory=dict)  # the uid of each topic at its last write
+    met: dict[str, set[int]] = field(default_factory=dict)  # the uids of the topics of each name to which it has sent
     is_fenced: bool = False  # another producer has its id; its state is "fenced" as soon as a call has told it so
     transaction: Transaction | None = None
 
@@ -412,6 +412,7 @@ class LogMachine(RuleBasedStateMachine):
     ) -> None:
         row.newest_ms = now_ms() + 1
         self.touched.add(topic)
+        sender.met.setdefault(topic, set()).add(self.uid(topic))
         if sender.state in ("fresh", "ready", "fenced"):
             errors = ("FencedError",) if sender.state == "fenced" else ("InvalidTransactionStateError",)
             if outcome.error is None and outcome.value is not None:
@@ -521,15 +522,16 @@ class LogMachine(RuleBasedStateMachine):
                 self.append(sender, topic, number, row, offset)
 
     def was_made_anew(self, sender: Sender, topic: str) -> bool:
-        """Whether a producer has last written to an earlier topic of this name: it may have chosen the partition among those."""
-        return topic in sender.written and sender.written[topic] != self.uid(topic)
+        """Whether a producer has sent to an earlier topic of this name: it may have chosen a partition of that one."""
+        return bool(sender.met.get(topic, set()) - {self.uid(topic)})
 
     def append(self, sender: Sender, topic: str, number: int, row: Row, offset: int) -> None:
         self.counts["records"] += 1
         partition = self.model.topics[topic].partitions[number]
         if offset > partition.end and self.uncertain:
             self.absorb_uncertain(topic, offset)
-        sender.written[topic] = self.uid(topic)
+        if partition.end < offset <= partition.end + partition.possible_markers:
+            self.model.take_end(topic, number, offset)
         if sender.transaction is not None and sender.state in ("open", "failed"):
             row.transaction = sender.transaction
             sender.transaction.partitions.add((self.model.topics[topic].uid, number))
@@ -571,6 +573,7 @@ class LogMachine(RuleBasedStateMachine):
     ) -> None:
         """Many records as columns: without keys, with keys, times, headers."""
         sender = self.sender(actor, name)
+        sender.met.setdefault(topic, set()).add(self.uid(topic))
         self.flush_sender(actor, name)
         batch = [self.new_row(each) for each in drawn]
         for row in batch:
