@@ -155,6 +155,7 @@ def row_of_zeros(size: int, codec: int) -> bytes:
 # ---- the bound on a batch ------------------------------------------------------------------------
 
 
+@pytest.mark.sample(0.4)
 @each_way
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_the_bound_is_an_error_that_names_it(tmp_path: Path, way: str, codec: str) -> None:
@@ -218,6 +219,7 @@ BROKEN = {
 GOOD = batch(0, [Row(b"good", key=b"k", timestamp_ms=1)])
 
 
+@pytest.mark.sample(0.4)
 @each_way
 @pytest.mark.parametrize("kind", BROKEN)
 def test_an_error_of_decoding_names_file_and_byte(tmp_path: Path, way: str, kind: str) -> None:

@@ -30,6 +30,7 @@ def late_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MessagePump, "_dispatch_message", delayed)
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.usefixtures("late_keys")
 def test_a_key_has_been_handled_when_its_press_returns(known_log: Path) -> None:
     async def scenario() -> None:
@@ -45,6 +46,7 @@ def test_a_key_has_been_handled_when_its_press_returns(known_log: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.usefixtures("late_keys")
 def test_a_key_that_still_waits_when_the_application_ends_is_no_error(known_log: Path) -> None:
     async def scenario(keys: int) -> None:

@@ -338,9 +338,10 @@ def few(rows: Sequence[Row]) -> list[tuple[bytes, bytes | None]]:
     return [(row.key or b"", row.value) for row in rows]
 
 
-def test_a_few_records_as_the_twin_encodes_them(rng: random.Random) -> None:
+@pytest.mark.parametrize("rounds", [80, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_few_records_as_the_twin_encodes_them(rng: random.Random, rounds: int) -> None:
     sizes = [0, 1, 7, 62, 63, 64, 127, 128, 8191, 8192, 70_000]
-    for _ in range(300):
+    for _ in range(rounds):
         count, time = rng.choice([1, 1, 2, 3, 8, 9, 40]), rng.choice([0, 1_700_000_000_000, 2**62])
         rows = [
             Row(

@@ -69,6 +69,7 @@ def opened(golden: Path) -> Callable[[str], embedlog.Log]:
         log.close()
 
 
+@pytest.mark.sample(0.4)
 @every_topic
 @both_levels
 def test_a_consumer_gets_what_kafkas_client_got(
@@ -77,6 +78,7 @@ def test_a_consumer_gets_what_kafkas_client_got(
     assert consumed(opened(name), topic, isolation) == wanted(golden_expected(name, topic), isolation)
 
 
+@pytest.mark.sample(0.4)
 @every_topic
 @both_levels
 def test_a_scan_gets_what_kafkas_client_got(
@@ -86,6 +88,7 @@ def test_a_scan_gets_what_kafkas_client_got(
     assert in_order(scan.records()) == wanted(golden_expected(name, topic), isolation)
 
 
+@pytest.mark.sample(0.4)
 @every_topic
 def test_arrow_columns_say_the_same_as_records(opened: Callable[[str], embedlog.Log], name: str, topic: str) -> None:
     pytest.importorskip("pyarrow")
