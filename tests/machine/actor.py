@@ -17,7 +17,12 @@ from embedlog import EmbedlogError, TopicPartition
 from tests.faults.harness.tasks import Stage, task
 from tests.machine.model import Seen
 
-LOG_CONFIG = {"housekeeping": False, "offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 2}
+LOG_CONFIG = {
+    "housekeeping": False,
+    "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 2,
+    "log.segment.bytes": 1 << 20,  # of 1 GiB, `preallocate` fills the memory in which tests have their files
+}
 WAIT_S = 30.0
 
 

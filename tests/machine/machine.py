@@ -75,7 +75,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     "retention.ms": ("-1", str(HOUR_MS)),
     "retention.bytes": ("-1", "500"),
-    "segment.bytes": ("700", "1500", "1073741824"),
+    "segment.bytes": ("700", "1500", "1048576"),
     "index.interval.bytes": ("0", "4096"),
     "min.insync.replicas": ("1", "1", "2"),
     "min.compaction.lag.ms": ("0", str(HOUR_MS)),

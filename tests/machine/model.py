@@ -25,7 +25,7 @@ DEFAULTS: Mapping[str, str] = {
     "min.compaction.lag.ms": "0",
     "delete.retention.ms": str(24 * HOUR_MS),
     "compression.type": "producer",
-    "segment.bytes": "1073741824",
+    "segment.bytes": "1048576",
     "index.interval.bytes": "4096",
     "min.cleanable.dirty.ratio": "0.5",
     "file.delete.delay.ms": "60000",
