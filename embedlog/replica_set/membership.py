@@ -31,6 +31,7 @@ from embedlog.storage.json_file import JsonFile
 
 VERSION: Final = 1
 MEMBERS_MAX: Final = 64  # bits of the ISR in a control page
+OPENINGS_MAX: Final = 64  # of one directory without a majority; then the oldest one but the registered one is forgotten
 _REMEDY = "restore the file from another copy of the directory; without it the directory belongs to no set"
 _FILE = JsonFile("members", "the directories of a set of replicas; written by embedlog, change them through it", VERSION, _REMEDY)
 
@@ -53,6 +54,10 @@ class Membership(NamedTuple):
     `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of its last registration in the
     decision log, None and -1 before the first one. `alone`: the directory was written without its set since then. `created_ns`:
     the birth time of `embedlog.door` at that registration, None if it is not known (REGISTRATION-8).
+
+    `openings`: an id for each opening of the directory by a first process. The first one is that of the last recorded
+    registration, the last one is the present one. Those between them may be registered, too: their processes were killed before
+    they recorded it, or reached no majority (REGISTRATION-10).
     """
 
     cluster_id: str
@@ -66,11 +71,17 @@ class Membership(NamedTuple):
     generation: int = 0
     created_ns: int | None = None
     others: Mapping[str, Any] = MappingProxyType({})
+    openings: tuple[UUID, ...] = ()
 
     @property
     def own(self) -> Member:
         """The member that this directory is."""
         return next(member for member in self.members if member.node == self.node)
+
+    def with_opening(self, opening: UUID) -> Membership:
+        """These members after one more opening of the directory."""
+        kept = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
+        return self._replace(openings=(*kept, opening))
 
     @property
     def others_paths(self) -> list[str]:
@@ -109,6 +120,7 @@ def encode(membership: Membership) -> bytes:
         "broker_epoch": membership.broker_epoch,
         "alone": membership.alone,
         "created_ns": membership.created_ns,
+        "openings": [id_text(opening.bytes) for opening in membership.openings],
         "cluster_generation": membership.cluster_generation,
         "members": [_encode_member(member) for member in membership.members],
     }
@@ -134,21 +146,25 @@ def _decode(path: Path, data: bytes) -> Membership:
         registration_id, registered = _uuid(rest.pop("registration_id")), rest.pop("registered_id")
         broker_epoch, alone = rest.pop("broker_epoch"), rest.pop("alone")
         created_ns = rest.pop("created_ns", None)  # a file of an earlier version has none
+        openings = rest.pop("openings", [])  # likewise
         cluster_generation, entries = _number(rest.pop("cluster_generation")), rest.pop("members")
         if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or type(alone) is not bool:
             raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}")
         if created_ns is not None and (type(created_ns) is not int or not 0 < created_ns <= LONG_MAX):
             raise ValueError(f"created_ns {created_ns!r:.100}")
+        if not isinstance(openings, list) or len(openings) > OPENINGS_MAX:
+            raise ValueError(f"openings {openings!r:.100}")
         if not isinstance(entries, list) or not 0 < len(entries) <= MEMBERS_MAX:
             raise ValueError(f"a set has 1 to {MEMBERS_MAX} members")
         members = tuple(sorted((_decode_member(entry) for entry in entries), key=lambda member: member.node))
         _check_members(members, node)
+        opening_ids = tuple(map(_uuid, openings))
         registered_id = None if registered is None else _uuid(registered)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise ForeignDirectoryError(f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path) from problem
     return Membership(
         cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation,
-        created_ns, rest,
+        created_ns, rest, opening_ids,
     )  # fmt: skip
 
 

@@ -23,6 +23,10 @@ REGISTRATION-8  the file of members has the birth time of `embedlog.door`. A dir
 REGISTRATION-9  a directory records a broker epoch after the decision about it counts. So one with the registered id and a higher
     epoch than the decision finds is of another history. It is foreign, also if its copy of the decision log is missing.
     It gets a new id as in REGISTRATION-5. A history after a forced retirement may lack a counted epoch (HISTORIES-5)
+REGISTRATION-10  the first process in a directory draws an opening id, which the registration stores. A directory continues only
+    if the registered opening is one of those that it has recorded. Each process sees that, also one that is not the first: it
+    does not use another directory, and tries it again after the first one has registered it, or has left it. A decision judges
+    with the state that it is derived from. REGISTRATION-5 and -9 compare broker epochs in sets of earlier versions only
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from uuid import UUID
 from embedlog import _logging
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import membership as members
+from embedlog.replica_set import set_up
 from embedlog.replica_set.decisions.decision_log import DecisionLog
 from embedlog.replica_set.decisions.proposals import MakeEvent
 from embedlog.replica_set.membership import Member, Membership
@@ -49,6 +54,10 @@ from embedlog.storage.identity import id_bytes, id_text
 logger = logging.getLogger("embedlog")
 
 Observe = Callable[[State], Mapping[Place, Observed]]
+
+
+class StrangerFound(Exception):
+    """A registration finds a directory that is not the registered one any more: the directories are judged again."""
 
 
 class Opening(NamedTuple):
@@ -99,7 +108,9 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
         return None
     kept = opening.clean and not opening.visited and not found.alone and opening.mark_epoch == found.broker_epoch
     fresh = opening.first and kept and found.registration_id == found.registered_id
-    own = renew(opening.path, found, mode, alone=opening.visited) if opening.first and not fresh else found
+    own = found
+    if opening.first:
+        own = set_up.begin_opening(opening.path, found, mode, fresh=fresh, alone=opening.visited)
     return Entered(opening.path, own, found.registration_id, fresh=fresh, first=opening.first, created_ns=opening.created_ns)
 
 
@@ -108,15 +119,15 @@ def with_new_id_if_put_back(
 ) -> Entered:
     """The directory, with a new id if it was put back to an earlier copy (REGISTRATION-5), or to one of an `other` history.
 
-    REQUIRES a state that is no hint if the directory `is_above` it.
+    REQUIRES a state that is no hint if the directory `is_stranger` to it.
     Raises ReplicaSetError if that is a copy of a directory in use (REGISTRATION-7).
     """
     own = entered.membership
     registered = state.nodes.get(own.node)
-    same, above = registered is not None and registered.incarnation == own.registration_id, is_above(entered, state)
+    same = registered is not None and registered.incarnation == own.registration_id
     if other and (same or not own.alone):
         _refuse_copy(entered, state)
-    elif registered is None or not entered.fresh or not same or (own.broker_epoch >= registered.broker_epoch and not above):
+    elif registered is None or not entered.fresh or not same or not (is_stranger(entered, state) or _is_below(entered, state)):
         return entered
     epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch if registered is not None else None}"
     logger.info("the directory %s of node %d was put back to another copy (%s)", entered.path, own.node, epochs)
@@ -125,21 +136,43 @@ def with_new_id_if_put_back(
     return entered._replace(membership=renewed, fresh=False)
 
 
-def is_above(entered: Entered, state: State) -> bool:
-    """Whether the recorded broker epoch of a registered directory is not decided in this state (REGISTRATION-9), or not yet."""
+def is_stranger(entered: Entered, state: State) -> bool:
+    """Whether the registration of this node is none that the directory has had, or not yet (REGISTRATION-10).
+
+    It was put back to an earlier copy, or is of another history.
+    """
     own, registered = entered.membership, state.nodes.get(entered.membership.node)
-    same = registered is not None and registered.incarnation == own.registration_id
-    above = registered is not None and own.broker_epoch > registered.broker_epoch
-    return same and above and own.cluster_generation >= state.generation
+    if registered is None or own.cluster_generation < state.generation:
+        return False
+    if registered.opening is not None:
+        return registered.opening not in own.openings
+    return registered.incarnation == own.registration_id and own.broker_epoch > registered.broker_epoch  # REGISTRATION-9
+
+
+def _is_below(entered: Entered, state: State) -> bool:
+    """Whether the recorded broker epoch is lower than the registered one, which has no opening id (REGISTRATION-5)."""
+    registered = state.nodes[entered.membership.node]
+    return registered.opening is None and entered.membership.broker_epoch < registered.broker_epoch
+
+
+def must_wait(entered: Entered, state: State) -> bool:
+    """Whether only the first process in the directory, or the next one, can register it (REGISTRATION-10)."""
+    own, registered = entered.membership, state.nodes.get(entered.membership.node)
+    if registered is None or entered.first:
+        return False
+    renewed = registered.opening in own.openings[-1:] and registered.incarnation != own.registration_id
+    return renewed or is_stranger(entered, state)
 
 
 def found_state(entered: Entered, state: State) -> Found:
     """How a registered directory was found (REGISTRATION-2, REGISTRATION-8, REGISTRATION-9). REQUIRES a state that is no hint."""
     own, registered = entered.membership, state.nodes[entered.membership.node]
+    if is_stranger(entered, state):
+        return Found.FOREIGN
     if own.registration_id == registered.incarnation:
-        return Found.FOREIGN if is_above(entered, state) else Found.COMPLETE
-    crashed = not own.alone and registered.incarnation in (entered.previous_id, own.registered_id)
-    return Found.CRASHED if crashed and not entered.is_copy else Found.FOREIGN
+        return Found.COMPLETE
+    known = registered.opening is not None or registered.incarnation in (entered.previous_id, own.registered_id)
+    return Found.CRASHED if known and not own.alone and not entered.is_copy else Found.FOREIGN
 
 
 def register(
@@ -252,6 +285,8 @@ def record(
         new = found._replace(members=members_of(state, found), cluster_generation=state.generation)
         if own.incarnation == found.registration_id:
             new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
+            if own.opening in new.openings:
+                new = new._replace(openings=new.openings[new.openings.index(own.opening) :])
             new = new if entered is None else new._replace(created_ns=entered.created_ns)
         return found if new == found else members.write(directory, new, mode)
 
@@ -275,7 +310,9 @@ def _step(
     def make_event(state: State, offset: int) -> Event:
         # A stop after a forced retirement may leave the earlier generation in a directory that the decision log has.
         generation = max(own.cluster_generation, state.generation) if own.node in state.nodes else own.cluster_generation
-        identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation)
+        identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation, own.openings)
+        if must_wait(each, state) or (each.fresh and is_stranger(each, state)):
+            raise StrangerFound
         if own.node in state.nodes:
             found = noted[own.node] = found_state(each, state)
             seen = {} if found is Found.COMPLETE else observe(state)

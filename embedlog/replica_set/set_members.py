@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import adoption, member_directories, registration
+from embedlog.replica_set.decisions import histories
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog
+from embedlog.replica_set.decisions.histories import OtherHistory
 from embedlog.replica_set.decisions.proposals import Proposal
 from embedlog.replica_set.member_directories import MakeDirectory, MemberPlaces, Opened
 from embedlog.replica_set.membership import Member
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 REGISTER_S: Final = 1  # between two tries to register directories without a majority
+JUDGEMENTS: Final = 10  # of directories that other processes register meanwhile
 
 
 class SetMembers:
@@ -137,6 +140,7 @@ class SetMembers:
         deadline_ns = self._deadline()
         if not self._read_only:
             self.decisions.compare(deadline_ns)  # before the state of another history is used
+            self._leave_out_unsupported()
         state, config = self.decisions.hint(), self._config
         self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
@@ -255,6 +259,14 @@ class SetMembers:
 
     def _register(self, deadline_ns: int) -> None:
         """Register what is not registered, by one decision (SETMEMBERS-1). Raises NotEnoughDirectoriesError, ReplicaSetError."""
+        for _ in range(JUDGEMENTS):
+            with contextlib.suppress(registration.StrangerFound):
+                self._register_judged(deadline_ns)
+                return
+        raise NotEnoughDirectoriesError("other processes register the directories of the set again and again")
+
+    def _register_judged(self, deadline_ns: int) -> None:
+        """Judge the directories, and register those that continue. Raises as `_register`, and StrangerFound."""
         self._drop_retired(deadline_ns)
         self._renew_put_back(deadline_ns)
         entered = [self._opened[node].entered for node in sorted(self._unregistered)]
@@ -264,8 +276,8 @@ class SetMembers:
                 self.decisions, entered, observe=self.observed, held=self._held(), deadline_ns=deadline_ns,
                 mode=self._config.file_mode, opened=[each.path for each in self.opened()],
             )  # fmt: skip
-        except NotEnoughDirectoriesError as problem:
-            if not problem.undecided:
+        except (NotEnoughDirectoriesError, registration.StrangerFound) as problem:
+            if not getattr(problem, "undecided", False):
                 self._uncertain = before
                 for each in entered:
                     each.outcome(each.membership.node not in before)
@@ -285,8 +297,11 @@ class SetMembers:
     def _renew_put_back(self, deadline_ns: int) -> None:
         """Draw new ids for the directories that were put back to other copies (REGISTRATION-5, HISTORIES-6)."""
         state, mode = self.decisions.hint(), self._config.file_mode
-        if any(registration.is_above(self._opened[node].entered, state) for node in self._unregistered):
+        if any(registration.is_stranger(self._opened[node].entered, state) for node in self._unregistered):
             state = self.decisions.settle(deadline_ns)  # the hint may lag
+        for node in sorted(self._unregistered):
+            if registration.must_wait(self._opened[node].entered, state):
+                self._set_aside(node)
         others = self.decisions.other_histories()
         for node in sorted(self._unregistered):
             opened = self._opened[node]
@@ -294,6 +309,31 @@ class SetMembers:
             if entered is not opened.entered:
                 self._opened[node] = opened._replace(entered=entered)
                 self.directories.put([self._usable(self._opened[node], state)])
+
+    def _leave_out_unsupported(self) -> None:
+        """Leave out more advanced copies of the decision log than the one in which a majority of the directories are registered.
+
+        Such a copy is of another history: in its state, that majority are strangers (REGISTRATION-10).
+        """
+        views = self.decisions.views()
+        entered = {node: self._opened[node].entered for node in views if node in self._opened}
+        strangers = {
+            node: {other for other, each in entered.items() if registration.is_stranger(each, view.state)}
+            for node, view in views.items()
+        }
+        advance = {node: (view.term, view.position) for node, view in views.items()}
+        supported = []
+        for node, view in views.items():
+            voters = set(view.state.voters)
+            if 2 * len(voters & (entered.keys() - strangers[node])) > len(voters):
+                supported.append(node)
+        chosen = max(supported, key=lambda node: advance[node], default=None)
+        if chosen is None:
+            return
+        for node in strangers[chosen]:
+            if advance[node] > advance[chosen]:
+                path = str(entered[node].path)
+                self.decisions.detach(node, OtherHistory(histories.TEXT, path=path, paths=[path]))
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""
@@ -306,6 +346,22 @@ class SetMembers:
             path = self._opened[node].path
             self.forget(node)
             self._note_away(path, ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"))
+
+    def _set_aside(self, node: int) -> None:
+        """Leave a directory until it can be judged: it is tried again after a pause (REGISTRATION-10)."""
+        opened = self._opened.pop(node)
+        self._unregistered.discard(node)
+        self.decisions.detach(node)
+        text = "the directory is not the registered one: the process that opened it first registers it"
+        problem = StorageError(text, path=opened.path)
+        member = self.directories.member(node)
+        if member is not None:
+            member.directory = None
+            self.directories.fail(node, problem)
+        logger.info("%s, node %d: %s", opened.path, node, text)
+        self.changed(self.log_directories())
+        opened.directory.log_directory.directory.broker_epoch = -1
+        member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
 
     def observed(self, state: State) -> Mapping[Place, Observed]:
         """The replicas of all partitions that this process reaches. A damaged one that is the whole ISR is not reached."""
@@ -404,6 +460,7 @@ class SetMembers:
         deadline_ns = self._deadline()
         try:
             self.decisions.compare(deadline_ns)
+            self._leave_out_unsupported()
             self._register(deadline_ns)
         except EmbedlogError as problem:
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000

@@ -71,6 +71,15 @@ def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False)
     return members.write(directory, found._replace(registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
 
 
+def begin_opening(directory: Path, found: Membership, mode: int, *, fresh: bool, alone: bool = False) -> Membership:
+    """Draw the id of an opening, and a new registration id unless the directory is `fresh` (REGISTRATION-10).
+
+    REQUIRES the open lock of the directory, and no other process in it.
+    """
+    new = found.with_opening(uuid.uuid4())
+    return members.write(directory, new, mode) if fresh else renew(directory, new, mode, alone=alone)
+
+
 def enter_alone(directory: Path, *, alone: bool, deadline_ns: int, mode: int = 0o666) -> bool:
     """Check, before one directory is opened for writing, that it belongs to no larger set (REPLICA-19).
 

@@ -48,8 +48,16 @@ def register(state: State, event: Register) -> Decision:
         or event.found is Found.AWAY
     ):
         return Refusal.INVALID_REGISTRATION
-    epoch = old.broker_epoch if same_incarnation and not event.fresh else event.offset
-    new = replace(old, incarnation=identity.incarnation, broker_epoch=epoch, path=identity.path, rack=identity.rack)
+    same_opening = not event.fresh if identity.opening is None else old.opening == identity.opening
+    epoch = old.broker_epoch if same_incarnation and same_opening else event.offset
+    new = replace(
+        old,
+        incarnation=identity.incarnation,
+        broker_epoch=epoch,
+        path=identity.path,
+        rack=identity.rack,
+        opening=identity.opening or old.opening,
+    )
     records: list[Record] = [] if new == old else [new]
     if event.found is not Found.COMPLETE:
         records += [left for each in state.partitions.values() if (left := _without(state, each, event)) is not None]
@@ -98,7 +106,7 @@ def add(state: State, event: Add) -> Decision:
     slot = min(set(range(SLOTS)).difference(each.slot for each in state.nodes.values()))
     new = RegisterBroker(
         identity.node, identity.incarnation, event.offset, identity.directory, identity.path, identity.rack,
-        voter=event.voter, replicas=event.replicas, generation=identity.generation, slot=slot,
+        voter=event.voter, replicas=event.replicas, generation=identity.generation, slot=slot, opening=identity.opening,
     )  # fmt: skip
     if _is_used(state, new) or (event.held and (state.nodes or not event.replicas)):
         return Refusal.INVALID_REGISTRATION

@@ -205,7 +205,11 @@ class SetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A directory as its own files describe it."""
+    """A directory as its own files describe it.
+
+    `openings`: the ids of its openings since the one whose registration it has recorded, which is the first; the last one is the
+    present one. Empty in a directory of an earlier version.
+    """
 
     node: int
     cluster_id: str
@@ -214,13 +218,19 @@ class Identity:
     path: str
     rack: str | None = None
     generation: int = 0
+    openings: tuple[UUID, ...] = ()
+
+    @property
+    def opening(self) -> UUID | None:
+        return self.openings[-1] if self.openings else None
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
     """A registered directory was opened. `found`: complete after an orderly close.
 
-    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a new broker epoch.
+    `alive`: its registered incarnation answers, too. `fresh`: no process had it open, so it gets a new broker epoch. So does one
+    whose present opening is not registered.
 
     `offset` is that of the first record of this decision. `seen` has all replicas of each partition with this node. If it has a
     complete one of this node, the partition is not changed: the replica joined after an earlier registration of it.

@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 _BYTE: Final = struct.Struct(">b")
 _DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
-_VOTER, _GENERATION, _PATH, _SLOT = 10000, 10001, 10002, 10003
+_VOTER, _GENERATION, _PATH, _SLOT, _OPENING = 10000, 10001, 10002, 10003, 10004
 _RECOVERING, _ELR, _LAST_KNOWN = 0, 1, 2  # tags of Partition
 _LEADER_INCARNATION = 10000
 ORIGINAL: Final = (10000, b"")  # tagged field of a Config record: its topic was created with this value
@@ -41,7 +41,8 @@ _CORDONED_VERSION = 4
 class RegisterBroker:
     """A directory of the set. `incarnation` changes when it was not closed in order.
 
-    `broker_epoch` is the offset of that registration.
+    `broker_epoch` is the offset of that registration. `opening` is the id that the first process in the directory drew when it
+    opened it; None in a log of an earlier version.
 
     `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory takes no further ones.
     `slot` is the bit of the directory in the ISR of control pages, 0 to 63. It is unique among the present directories.
@@ -60,6 +61,7 @@ class RegisterBroker:
     leaving: bool = False
     generation: int = 0
     slot: int = 0
+    opening: UUID | None = None
     others: Tags = ()
 
 
@@ -203,6 +205,8 @@ def _encode_register(record: RegisterBroker) -> Encoded:
     tags += [(_VOTER, bytes((record.voter,))), (_GENERATION, NUMBER.pack(record.generation)), (_PATH, _string(record.path))]
     if record.slot:
         tags.append((_SLOT, bytes((record.slot,))))
+    if record.opening is not None:
+        tags.append((_OPENING, record.opening.bytes))
     return (3 if record.replicas else _CORDONED_VERSION), body, tags
 
 
@@ -334,12 +338,14 @@ def _register(reader: Flexible) -> RegisterBroker:
         raise ValueError(f"{len(directories)} log directories, {len(cordoned)} cordoned, for one node")
     voter, generation = fields.take(_VOTER, _flag), fields.take(_GENERATION, _number)
     path, slot = fields.take(_PATH, Flexible.string), fields.take(_SLOT, _slot) or 0
+    opening = fields.take(_OPENING, _uuid)
     others = fields.others()
     if generation is None or path is None or voter is None or generation < 0:
         raise ValueError("voter, generation or path is missing")
     return RegisterBroker(
-        node, incarnation, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, slot, others
-    )
+        node, incarnation, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, slot,
+        opening, others,
+    )  # fmt: skip
 
 
 def _partition(reader: Flexible) -> Partition:

@@ -295,12 +295,25 @@ def registering(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) 
 
 
 def outlived(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Another process opens before that decision, outlives the first one, and closes in order."""
-    proceed = registering(root, arm, patch)
-    second = opened(root)
-    assert proceed()
-    second.close()
+    """Another process enters before that decision, registers after the first one was killed, and closes in order."""
+    assert ended_before(root, arm, patch)
     check_none_is_foreign(root, [b"before"], caplog)
+
+
+def ended_before(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) -> bool:
+    """Whether the first process was killed. A second one enters before its decision, and closes in order."""
+    proceed, ends = registering(root, arm, patch), list[bool]()
+    register = registration.register
+
+    def after_the_first_one(*given: Any, **options: Any) -> object:
+        if not ends:
+            ends.append(proceed())
+        return register(*given, **options)
+
+    with patch.context() as patched:
+        patched.setattr(registration, "register", after_the_first_one)
+        opened(root).close()
+    return ends[0]
 
 
 def killed_at(method: str, call: int) -> Callable[[], None]:
@@ -349,10 +362,7 @@ def test_a_registration_can_be_killed_before_every_system_call(
         shutil.copytree(tmp_path / "set", tmp_path / str(nth))
         take_for_originals(tmp_path / str(nth))
         arm = partial(system.fault_arm, CHANGES, nth, "kill_before")
-        proceed = registering(tmp_path / str(nth), arm, monkeypatch)
-        second = opened(tmp_path / str(nth))
-        ended = proceed()
-        second.close()
+        ended = ended_before(tmp_path / str(nth), arm, monkeypatch)
         check_none_is_foreign(tmp_path / str(nth), [b"before"], caplog)
         shutil.rmtree(tmp_path / str(nth))
         if not ended:

@@ -82,7 +82,10 @@ def test_replica_12_after_an_orderly_close_the_id_stays_and_the_broker_epoch_ris
     before, count = begun(tmp_path), len(batches_of(tmp_path, 1))
     after = registered(tmp_path, *(entered(tmp_path, node) for node in NODES))
     for node in NODES:
-        assert after.nodes[node] == replace(before.nodes[node], broker_epoch=after.nodes[node].broker_epoch)
+        own = after.nodes[node]
+        assert own == replace(before.nodes[node], broker_epoch=own.broker_epoch, opening=own.opening)
+        assert own.opening != before.nodes[node].opening
+        assert found_in(tmp_path, node).openings == (own.opening,)
         assert found_in(tmp_path, node).broker_epoch == after.nodes[node].broker_epoch > before.nodes[node].broker_epoch
     assert len(batches_of(tmp_path, 1)) == count + 1
     again = registered(tmp_path, *(entered(tmp_path, node, first=False) for node in NODES))
@@ -163,7 +166,7 @@ def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_re
     killed = entered(tmp_path, 2, **CRASHED, created_ns=6)
     assert registration.found_state(killed, state) is Found.FOREIGN, "nothing shows that it was not put back"
     after = registered(tmp_path, entered(tmp_path, 1), killed, entered(tmp_path, 3))
-    registered(tmp_path, entered(tmp_path, 2, created_ns=7))
+    after = registered(tmp_path, entered(tmp_path, 2, created_ns=7))
     assert found_in(tmp_path, 2).created_ns == 7
     assert registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=7), after) is Found.CRASHED
 

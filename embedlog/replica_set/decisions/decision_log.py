@@ -156,6 +156,16 @@ class DecisionLog:
                 found.append(self._read(copy, copy.partition.replica.published()[0].log_end) or found[0])
         return max(found, key=lambda view: (view.term, view.position)).state
 
+    def views(self) -> dict[int, View]:
+        """What each attached copy shows with all of its records, of which some may not count. Unreadable copies are left out."""
+        found = dict[int, View]()
+        for copy in self._renewed():
+            with contextlib.suppress(EmbedlogError):
+                view = self._read(copy, copy.partition.replica.published()[0].log_end)
+                if view is not None:
+                    found[copy.node] = view
+        return found
+
     def last_view(self) -> View:
         """The newest view that this object has read, without access to a directory."""
         shown, view = self._shown[1], self._view

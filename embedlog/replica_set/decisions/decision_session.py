@@ -122,8 +122,7 @@ class Session:
             if copy is best or copy.agreed.get(best.node, -1) >= min(copy.end, best.end):
                 self._know(copy)
         for copy in (copy for group in found if group is not counting for copy in group):
-            text = "the directory has other decisions than the set: it is from a copy of the whole set that was opened by itself"
-            self._leave_out(copy, OtherHistory(text, path=self._directory(copy), paths=[self._directory(copy)]))
+            self._leave_out(copy, OtherHistory(histories.TEXT, path=self._directory(copy), paths=[self._directory(copy)]))
 
     def _without_advance(self, group: list[LockedCopy]) -> list[list[LockedCopy]]:
         """The copies, and apart from them those with counted records that a compared majority does not have (HISTORIES-4)."""

@@ -29,6 +29,7 @@ from embedlog.replica_set.decisions.shared_records import Unreadable
 from embedlog.replication.records import RegisterBroker
 from embedlog.replication.state import State
 
+TEXT = "the directory has other decisions than the set: it is from a copy of the whole set that was opened by itself"
 REMEDY = "one is of a copy of the whole set that was opened by itself. Give the directories of one history, and remove the others"
 
 

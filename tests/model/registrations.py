@@ -1,0 +1,288 @@
+"""Models which directories a process of a set may use: openings, registrations, earlier copies, and kills between any two steps.
+
+Each process enters the directories one after the other, in an order of its own. It decides then which of them are the registered
+ones, registers them by one decision on a majority, and records that in each of them. One directory may be put back to an earlier
+copy of itself. Records are a number: a member of the ISR has at least as many as were acknowledged. A power loss, and a directory
+that is absent, are in `replicas.py`.
+
+Invariants: README.md, U1 and I7.
+"""
+
+from typing import NamedTuple
+
+RULES = {
+    "opening_ids": ("REPLICA-12", "a directory continues only if its registered opening is the last one that it recorded, or a later one"),
+    "every_process": ("REPLICA-12", "... also for a process that is not the first one in it"),
+    "drawn_by_first": ("REPLICA-12", "the first process in a directory draws another opening id"),
+    "unrecorded_kept": ("REPLICA-12", "a directory keeps the ids of openings whose registration it has not recorded"),
+    "judged_again": ("REPLICA-12", "the decision judges again, with the state that it is derived from"),
+    "births": ("REPLICA-12", "a directory with another birth that was not closed in order is a copy"),
+    "copy_noted": ("REPLICA-12", "... and notes that, before anybody closes it in order"),
+    "birth_noted": ("REPLICA-12", "a directory that was closed in order notes its birth at the next opening"),
+    "strangers_silent": ("QUORUM-9", "a directory that is not the registered one has no vote, and nothing is derived from it"),
+}
+
+
+class Directory(NamedTuple):
+    openings: tuple = (0,)        # the registered one as it was recorded, then those drawn since
+    mark: bool = True             # it was closed in order
+    clean: bool = True            # ... when the first of its present users came
+    born_elsewhere: bool = False  # its birth is not the recorded one
+    copy_note: bool = False       # it was found to be a copy that was made while it was used
+    users: frozenset = frozenset()
+    decision: int = 0             # the newest one in its copy of the decision log
+    records: int = 1
+
+
+class Decision(NamedTuple):
+    depth: int
+    openings: tuple               # the registered opening of each directory
+    isr: frozenset
+    leader: int
+
+
+class Process(NamedTuple):
+    at: str = "out"
+    todo: tuple = ()              # directories to be entered
+    inside: frozenset = frozenset()
+    first: frozenset = frozenset()  # where it was the first one
+
+
+class State(NamedTuple):
+    directories: tuple
+    decisions: tuple
+    processes: tuple
+    copy: object = None           # (number, directory) of an earlier time
+    acked: int = 1
+    serial: int = 0               # the last opening id
+    opens: int = 0
+    looks: int = 0
+    kills: int = 0
+    copies: int = 0
+    fails: int = 0
+
+
+class Registrations:
+    """The model; `off` names the rules that are switched off."""
+
+    rules = RULES
+
+    def __init__(self, off=(), processes=2, directories=3, records=2, opens=3, looks=1, kills=1, copies=1, fails=0, changes=0):
+        self.off, self.processes, self.count = frozenset(off), processes, directories
+        self.records, self.changes = records, changes
+        self.faults = {"opens": opens, "looks": looks, "kills": kills, "copies": copies, "fails": fails}
+
+    def on(self, rule):
+        return rule not in self.off
+
+    def initial(self):
+        everyone = frozenset(range(self.count))
+        first = Decision(0, (0,) * self.count, everyone, self.count - 1)
+        return State((Directory(),) * self.count, (first,), (Process(),) * self.processes, **self.faults)
+
+    # -- invariants -------------------------------------------------------------------------
+
+    def broken(self, state):
+        for process in state.processes:
+            if process.at == "in" and self._majority(process.inside):
+                newest = self._newest(state, process.inside)
+                if newest.leader in process.inside and state.directories[newest.leader].records < state.acked:
+                    return "U1 a directory leads without an acknowledged record that another one has"
+        return None
+
+    def satisfied(self, state):
+        if state.acked >= self.records:
+            return True
+        newest = state.decisions[-1]
+        if self.changes and len(state.decisions) > 2 * self.faults["opens"] + self.changes:
+            return True          # the bounds are used up
+        if all(state.directories[node].records < state.acked for node in newest.isr):
+            return True          # the whole ISR was put back: nothing but a person can decide
+        return not state.opens and not any(p.at != "out" for p in state.processes)
+
+    # -- judgement --------------------------------------------------------------------------
+
+    def _majority(self, nodes):
+        return 2 * len(nodes) > self.count
+
+    def _continues(self, state, process, node, decision):
+        """Whether the directory is the registered one, as a decision and its own files show it."""
+        directory, registered = state.directories[node], decision.openings[node]
+        if not self.on("every_process") and node not in process.first:
+            return True
+        if directory.copy_note or (not self.on("copy_noted") and self._is_copy(directory)):
+            return False
+        if not self.on("opening_ids"):
+            return True
+        return registered in directory.openings
+
+    def _is_copy(self, directory):
+        return self.on("births") and directory.born_elsewhere and not directory.clean
+
+    def _supported(self, state, process):
+        """The newest decision of which a majority of the directories is the registered one, and these directories."""
+        choices = []
+        for node in process.inside:
+            decision = state.directories[node].decision
+            able = frozenset(
+                each for each in process.inside if self._continues(state, process, each, state.decisions[decision])
+            )
+            if node in able and self._majority(able):
+                choices.append((state.decisions[decision].depth, decision, able))
+        return max(choices, key=lambda each: each[:2]) if choices else None
+
+    def _newest(self, state, nodes):
+        numbers = [state.directories[node].decision for node in nodes]
+        return state.decisions[max(numbers, key=lambda each: (state.decisions[each].depth, each))]
+
+    # -- steps ------------------------------------------------------------------------------
+
+    def steps(self, state):
+        for me, process in enumerate(state.processes):
+            yield from getattr(self, "_" + process.at)(state, me, process)
+            if process.at != "out" and state.kills:
+                yield f"!{name(me)} is killed", self._killed(state, me)
+        yield from self._put_back(state)
+
+    def _out(self, state, me, process):
+        if state.opens:
+            order = tuple((number + 2 * me) % self.count for number in range(self.count))
+            yield f"{name(me)} begins to open the set", become(state._replace(opens=state.opens - 1), me, Process("enter", order))
+
+    def _enter(self, state, me, process):
+        node = process.todo[0]
+        directory, serial = state.directories[node], state.serial
+        first = not directory.users
+        if first:
+            directory = directory._replace(clean=directory.mark, mark=False)
+            if self._is_copy(directory) and self.on("copy_noted"):
+                directory = directory._replace(copy_note=True)
+            if directory.clean and self.on("birth_noted"):
+                directory = directory._replace(born_elsewhere=False)
+            if self.on("drawn_by_first"):
+                serial += 1
+                kept = directory.openings if self.on("unrecorded_kept") else directory.openings[:1]
+                directory = directory._replace(openings=(*kept, serial))
+        directory = directory._replace(users=directory.users | {me})
+        process = process._replace(
+            at="enter" if process.todo[1:] else "judge", todo=process.todo[1:], inside=process.inside | {node},
+            first=process.first | {node} if first else process.first,
+        )
+        yield f"{name(me)} enters D{node}", become(put(state, node, directory)._replace(serial=serial), me, process)
+
+    def _judge(self, state, me, process):
+        found = self._supported(state, process)
+        able = found[2] if found else frozenset()
+        if not self.on("strangers_silent"):
+            able = process.inside
+        strangers = process.inside - able
+        for node in sorted(strangers):
+            state = left(state, me, node)
+        process = process._replace(at="register" if self._majority(able) else "in", inside=able)
+        without = f" without {', '.join(f'D{node}' for node in sorted(strangers))}" if strangers else ""
+        yield f"{name(me)} knows its directories{without}", become(state, me, process)
+
+    def _register(self, state, me, process):
+        newest = self._newest(state, process.inside)
+        if self.on("judged_again"):
+            able = frozenset(node for node in process.inside if self._continues(state, process, node, newest))
+            if able != process.inside:
+                yield f"{name(me)} finds another directory away", become(state, me, process._replace(at="judge"))
+                return
+        openings = list(newest.openings)
+        for node in process.inside:
+            openings[node] = state.directories[node].openings[-1]
+        if tuple(openings) == newest.openings:
+            yield f"{name(me)} finds all registered", become(state, me, process._replace(at="in"))
+            return
+        new = newest._replace(depth=newest.depth + 1, openings=tuple(openings))
+        yield f"{name(me)} registers", become(decided(state, new, process.inside), me, process._replace(at="record"))
+        if state.kills:
+            for node in sorted(process.inside):
+                yield f"!{name(me)} is killed within its decision, in D{node}", self._killed(decided(state, new, {node}), me)
+
+    def _record(self, state, me, process):
+        newest = self._newest(state, process.inside)
+        for node in process.inside:
+            directory = state.directories[node]
+            if newest.openings[node] == directory.openings[-1]:
+                state = put(state, node, directory._replace(openings=directory.openings[-1:], born_elsewhere=False))
+        yield f"{name(me)} records its registration", become(state, me, process._replace(at="in"))
+
+    def _in(self, state, me, process):
+        everyone, inside = frozenset(range(self.count)), process.inside
+        if self._majority(inside):
+            newest = self._newest(state, inside)
+            members = newest.isr & inside
+            if newest.leader in inside and newest.isr <= inside and state.acked < self.records:
+                after = state
+                for node in newest.isr:
+                    after = put(after, node, after.directories[node]._replace(records=state.acked + 1))
+                yield f"{name(me)} appends", after._replace(acked=state.acked + 1)
+            free = len(state.decisions) <= 2 * self.faults["opens"] + self.changes
+            if free and members and (members != newest.isr or newest.leader not in members):
+                leader = newest.leader if newest.leader in members else max(
+                    members, key=lambda node: (state.directories[node].records, -node))
+                new = newest._replace(depth=newest.depth + 1, isr=members, leader=leader)
+                yield f"{name(me)} decides: D{leader} leads", decided(state, new, inside)
+            for node in sorted(inside - newest.isr) if free and newest.leader in inside else ():
+                after = put(state, node, state.directories[node]._replace(records=state.directories[newest.leader].records))
+                new = newest._replace(depth=newest.depth + 1, isr=newest.isr | {node})
+                yield f"{name(me)} decides: D{node} joins", decided(after, new, inside)
+        if inside != everyone and state.looks:
+            todo = tuple(sorted(everyone - inside))
+            after = become(state._replace(looks=state.looks - 1), me, process._replace(at="enter", todo=todo))
+            yield f"{name(me)} looks again", after
+        for node in sorted(inside) if state.fails else ():
+            after = left(state._replace(fails=state.fails - 1), me, node)
+            yield f"!D{node} fails for {name(me)}", become(after, me, process._replace(inside=inside - {node}))
+        for node in sorted(inside):
+            state = left(state, me, node)
+        yield f"{name(me)} closes in order", become(state, me, Process())
+
+    # -- faults -----------------------------------------------------------------------------
+
+    def _killed(self, state, me):
+        for node, directory in enumerate(state.directories):
+            state = put(state, node, directory._replace(users=directory.users - {me}))
+        return become(state._replace(kills=state.kills - 1), me, Process())
+
+    def _put_back(self, state):
+        if state.copies and state.copy is None:
+            node = self.count - 1
+            copied = state.directories[node]
+            saved = copied._replace(users=frozenset(), born_elsewhere=True)
+            yield f"!D{node} is copied", state._replace(copy=(node, saved), copies=state.copies - 1)
+        if state.copy is not None:
+            node, saved = state.copy
+            if not state.directories[node].users:
+                yield f"!D{node} is put back", put(state, node, saved)._replace(copy=None)
+
+
+def decided(state, new, nodes):
+    """The state after a decision in the copies of these directories."""
+    number = len(state.decisions)
+    for node in nodes:
+        state = put(state, node, state.directories[node]._replace(decision=number))
+    return state._replace(decisions=(*state.decisions, new))
+
+
+def left(state, me, node):
+    """The state after a process has left a directory in order; the last one writes the clean mark."""
+    directory = state.directories[node]
+    users = directory.users - {me}
+    return put(state, node, directory._replace(users=users, mark=directory.mark or not users))
+
+
+def put(state, node, directory):
+    """The state with another directory in the place of one."""
+    return state._replace(directories=(*state.directories[:node], directory, *state.directories[node + 1 :]))
+
+
+def become(state, me, process):
+    """The state after a process has changed."""
+    return state._replace(processes=(*state.processes[:me], process, *state.processes[me + 1 :]))
+
+
+def name(me):
+    return "PQR"[me]
