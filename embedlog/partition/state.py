@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from embedlog._native import system
+from embedlog._native import replication, system
 from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import CorruptRecordError, LockTimeoutError, StateError, StorageError, UnknownTopicOrPartitionError
@@ -257,7 +257,10 @@ class PartitionState:
         producer_history.write(self.path, loaded.history, bases, log_start=start, mode=self.context.mode)
         self._note_loaded(loading, loaded)
         durable = self._durable_at_load(loading, loaded, moved=not in_place(mapped, self.topic_id, self.number))
+        kept = self._has_kept_everything(mapped, floor, loaded)
         mapped.page.write(self._expected(mapped), loaded.published, durable)
+        if kept:
+            mapped.page.set(system.WORD_FLAGS, system.FLAG_KEPT)
         if durable < loaded.published.log_end and self.context.directory_page is not None:
             self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # found records must be flushed in time, too
         mapped.page.set(system.WORD_CACHE, cache_number(mapped.path))
@@ -265,6 +268,26 @@ class PartitionState:
         mapped.page.set(known, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
+
+    def _has_kept_everything(self, mapped: PageFile, floor: Published | None, loaded: loader.Loaded) -> bool:
+        """Whether this load of a replica found all that it had published before its processes were killed (REPLICA-13).
+
+        Only a page of this boot and mount shows that: after a power loss, or after a disk was detached, it proves nothing. REQUIRES
+        the earlier page, which the load replaces.
+        """
+        if not self.context.in_set or floor is None or system.mount_id(os.fspath(self.path)) <= 0:
+            return False
+        before = replication.read(mapped.page)
+        had_role = before is not None and before[1].role != replication.ROLE_NONE
+        return (had_role or self._is_kept(mapped.page)) and loaded.published.log_end >= floor.log_end
+
+    @staticmethod
+    def _is_kept(page: system.Page) -> bool:
+        return bool(page.word(system.WORD_FLAGS) & system.FLAG_KEPT) and not page.word(system.WORD_CUTS)
+
+    def is_kept(self) -> bool:
+        """Whether the log still has all that an earlier page of this boot had published, and nothing was cut since."""
+        return self.page_file is not None and self._is_kept(self.page_file.page)
 
     def _note_loaded(self, loading: Loading, loaded: loader.Loaded) -> None:
         """Write a manifest that describes these files, without the parts that were cut."""

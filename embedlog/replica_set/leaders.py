@@ -431,7 +431,8 @@ class Leaders(PartitionDirectories):
         now, replica, epoch = partition.replica.last_shown()
         # A page without a role was made from files. They are complete if nothing was written since an orderly close (REPLICA-11).
         made = now.log_end == 0 and member.directory is not None and member.directory.was_made(*self._place)
-        complete = replica.role != replication.ROLE_NONE or made or not files.exists(partition.path / file_names.DIRTY)
+        closed = not files.exists(partition.path / file_names.DIRTY)
+        complete = replica.role != replication.ROLE_NONE or made or closed or partition.replica.is_kept()
         found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
         return Seen(found, member.incarnation, epoch, now.log_end)
 

@@ -61,7 +61,8 @@ typedef struct {                     /* what identifies a control page */
 
 enum el_page_state { EL_PAGE_VALID = 0, EL_PAGE_FOREIGN = 1, EL_PAGE_LOST = 2, EL_PAGE_NEWER = 3, EL_PAGE_DAMAGED = 4,
                      EL_PAGE_OLDER = 5 /* of this incarnation, by an embedlog with an older layout */ };
-enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2 };
+enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2,
+                     EL_FLAG_KEPT = 4 /* the load found everything that an earlier page had published */ };
 
 /* Fields of a control page outside the tuple; each is read and stored atomically. */
 enum el_word {

@@ -335,8 +335,13 @@ class ReplicaLog:
         with self._lock.unrepairable(deadline_ns) as held:
             if held is None:
                 return False
+            held.state.page.add(system.WORD_CUTS, 1)  # the log is not `is_kept` any more
             held.publish(held.state.read_page(), held.replica._replace(role=ROLE_NONE, maximal_isr=0, decided_isr=0))
             return True
+
+    def is_kept(self) -> bool:
+        """Whether the log has all that it had published before its processes were killed, in this boot and mount."""
+        return self._state.is_kept()
 
     def restart_damaged(self, offset: int, deadline_ns: int) -> bool:
         """Begin a log whose repair fails again at an offset (APPENDLOCK-4); False if it was repaired, or has a role meanwhile.
