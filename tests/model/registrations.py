@@ -2,7 +2,8 @@
 
 Each process enters the directories one after the other, in an order of its own. It decides then which of them are the registered
 ones, registers them by one decision on a majority, and records that in each of them. One directory may be put back to an earlier
-copy of itself. Records are a number: a member of the ISR has at least as many as were acknowledged. A power loss, and a directory
+copy of itself. The first process in such a directory registers it as a foreign one: it leaves the ISR, and is copied from the
+leader. Other processes leave it until then. Records are a number: a member of the ISR has at least as many as were acknowledged. A power loss, and a directory
 that is absent, are in `replicas.py`.
 
 Invariants: README.md, U1 and I7.
@@ -11,14 +12,12 @@ Invariants: README.md, U1 and I7.
 from typing import NamedTuple
 
 RULES = {
-    "opening_ids": ("REPLICA-12", "a directory continues only if its registered opening is the last one that it recorded, or a later one"),
+    "opening_ids": ("REPLICA-12", "a directory continues only if the registered opening is one that it has recorded"),
     "every_process": ("REPLICA-12", "... also for a process that is not the first one in it"),
     "drawn_by_first": ("REPLICA-12", "the first process in a directory draws another opening id"),
     "unrecorded_kept": ("REPLICA-12", "a directory keeps the ids of openings whose registration it has not recorded"),
     "judged_again": ("REPLICA-12", "the decision judges again, with the state that it is derived from"),
     "births": ("REPLICA-12", "a directory with another birth that was not closed in order is a copy"),
-    "copy_noted": ("REPLICA-12", "... and notes that, before anybody closes it in order"),
-    "birth_noted": ("REPLICA-12", "a directory that was closed in order notes its birth at the next opening"),
     "strangers_silent": ("QUORUM-9", "a directory that is not the registered one has no vote, and nothing is derived from it"),
 }
 
@@ -28,7 +27,7 @@ class Directory(NamedTuple):
     mark: bool = True             # it was closed in order
     clean: bool = True            # ... when the first of its present users came
     born_elsewhere: bool = False  # its birth is not the recorded one
-    copy_note: bool = False       # it was found to be a copy that was made while it was used
+    copy_note: bool = False       # it was found to be such a copy: its registration id is another one since then
     users: frozenset = frozenset()
     decision: int = 0             # the newest one in its copy of the decision log
     records: int = 1
@@ -46,6 +45,7 @@ class Process(NamedTuple):
     todo: tuple = ()              # directories to be entered
     inside: frozenset = frozenset()
     first: frozenset = frozenset()  # where it was the first one
+    foreign: frozenset = frozenset()  # those that it registers as foreign ones
 
 
 class State(NamedTuple):
@@ -86,7 +86,7 @@ class Registrations:
         for process in state.processes:
             if process.at == "in" and self._majority(process.inside):
                 newest = self._newest(state, process.inside)
-                if newest.leader in process.inside and state.directories[newest.leader].records < state.acked:
+                if newest.leader in newest.isr & process.inside and state.directories[newest.leader].records < state.acked:
                     return "U1 a directory leads without an acknowledged record that another one has"
         return None
 
@@ -110,7 +110,9 @@ class Registrations:
         directory, registered = state.directories[node], decision.openings[node]
         if not self.on("every_process") and node not in process.first:
             return True
-        if directory.copy_note or (not self.on("copy_noted") and self._is_copy(directory)):
+        if registered == directory.openings[-1]:
+            return True          # another process has registered this opening, also as a foreign one
+        if directory.copy_note:
             return False
         if not self.on("opening_ids"):
             return True
@@ -155,10 +157,8 @@ class Registrations:
         first = not directory.users
         if first:
             directory = directory._replace(clean=directory.mark, mark=False)
-            if self._is_copy(directory) and self.on("copy_noted"):
+            if self._is_copy(directory):
                 directory = directory._replace(copy_note=True)
-            if directory.clean and self.on("birth_noted"):
-                directory = directory._replace(born_elsewhere=False)
             if self.on("drawn_by_first"):
                 serial += 1
                 kept = directory.openings if self.on("unrecorded_kept") else directory.openings[:1]
@@ -175,10 +175,15 @@ class Registrations:
         able = found[2] if found else frozenset()
         if not self.on("strangers_silent"):
             able = process.inside
-        strangers = process.inside - able
+        foreign = (process.inside - able) & process.first
+        strangers = process.inside - able - foreign
         for node in sorted(strangers):
             state = left(state, me, node)
-        process = process._replace(at="register" if self._majority(able) else "in", inside=able)
+        process = process._replace(at="register" if self._majority(able) else "in", inside=able, foreign=foreign)
+        if not self._majority(able):
+            for node in sorted(foreign):
+                state = left(state, me, node)
+            process = process._replace(foreign=frozenset())
         without = f" without {', '.join(f'D{node}' for node in sorted(strangers))}" if strangers else ""
         yield f"{name(me)} knows its directories{without}", become(state, me, process)
 
@@ -187,16 +192,23 @@ class Registrations:
         if self.on("judged_again"):
             able = frozenset(node for node in process.inside if self._continues(state, process, node, newest))
             if able != process.inside:
-                yield f"{name(me)} finds another directory away", become(state, me, process._replace(at="judge"))
+                again = process._replace(at="judge", inside=process.inside | process.foreign, foreign=frozenset())
+                yield f"{name(me)} finds another directory away", become(state, me, again)
                 return
-        openings = list(newest.openings)
-        for node in process.inside:
+        openings, inside = list(newest.openings), process.inside | process.foreign
+        for node in inside:
             openings[node] = state.directories[node].openings[-1]
         if tuple(openings) == newest.openings:
             yield f"{name(me)} finds all registered", become(state, me, process._replace(at="in"))
             return
-        new = newest._replace(depth=newest.depth + 1, openings=tuple(openings))
-        yield f"{name(me)} registers", become(decided(state, new, process.inside), me, process._replace(at="record"))
+        isr = newest.isr - process.foreign
+        if newest.leader in isr or not isr:
+            leader = newest.leader
+        else:
+            leader = max(isr, key=lambda node: (state.directories[node].records, -node))
+        new = newest._replace(depth=newest.depth + 1, openings=tuple(openings), isr=isr, leader=leader)
+        registered = process._replace(at="record", inside=inside, foreign=frozenset())
+        yield f"{name(me)} registers", become(decided(state, new, inside), me, registered)
         if state.kills:
             for node in sorted(process.inside):
                 yield f"!{name(me)} is killed within its decision, in D{node}", self._killed(decided(state, new, {node}), me)
@@ -206,7 +218,8 @@ class Registrations:
         for node in process.inside:
             directory = state.directories[node]
             if newest.openings[node] == directory.openings[-1]:
-                state = put(state, node, directory._replace(openings=directory.openings[-1:], born_elsewhere=False))
+                directory = directory._replace(openings=directory.openings[-1:], born_elsewhere=False, copy_note=False)
+                state = put(state, node, directory)
         yield f"{name(me)} records its registration", become(state, me, process._replace(at="in"))
 
     def _in(self, state, me, process):
@@ -214,7 +227,7 @@ class Registrations:
         if self._majority(inside):
             newest = self._newest(state, inside)
             members = newest.isr & inside
-            if newest.leader in inside and newest.isr <= inside and state.acked < self.records:
+            if newest.leader in newest.isr <= inside and state.acked < self.records:
                 after = state
                 for node in newest.isr:
                     after = put(after, node, after.directories[node]._replace(records=state.acked + 1))
@@ -225,7 +238,7 @@ class Registrations:
                     members, key=lambda node: (state.directories[node].records, -node))
                 new = newest._replace(depth=newest.depth + 1, isr=members, leader=leader)
                 yield f"{name(me)} decides: D{leader} leads", decided(state, new, inside)
-            for node in sorted(inside - newest.isr) if free and newest.leader in inside else ():
+            for node in sorted(inside - newest.isr) if free and newest.leader in newest.isr & inside else ():
                 after = put(state, node, state.directories[node]._replace(records=state.directories[newest.leader].records))
                 new = newest._replace(depth=newest.depth + 1, isr=newest.isr | {node})
                 yield f"{name(me)} decides: D{node} joins", decided(after, new, inside)

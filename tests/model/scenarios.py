@@ -6,6 +6,7 @@ from groups import Groups
 from growth import Growth
 from opening import Opening
 from reassignment import Reassignment
+from registrations import Registrations
 from replica_cleaning import ReplicaCleaning
 from replica_groups import ReplicaGroups
 from replica_reads import ReplicaReads
@@ -23,6 +24,7 @@ MODELS = {
     "replica_reads": ReplicaReads, "replica_cleaning": ReplicaCleaning, "reassignment": Reassignment,
     "replica_settings": ReplicaSettings, "replica_unclean": ReplicaUnclean, "replica_transactions": ReplicaTransactions,
     "replica_groups": ReplicaGroups, "growth": Growth,
+    "registrations": Registrations,
 }
 
 ONE = ("ahd",)
@@ -161,6 +163,13 @@ SCENARIOS = {
         "decisions of an earlier set": {"earlier": True},
         "three processes": {"processes": 3, "kills": 2, "records": 3},
     },
+    "registrations": {
+        "one process, kill": {"processes": 1, "kills": 1, "opens": 3},
+        "two openers": {"kills": 0, "opens": 2},
+        "a directory fails": {"processes": 1, "kills": 0, "opens": 2, "fails": 1, "changes": 2},
+        "two openers and kill": {"kills": 1, "opens": 2, "looks": 0},
+        "two openers, then another one": {"kills": 0, "opens": 3, "looks": 0},
+    },
 }
 DEEP = {
     "append": {
@@ -230,6 +239,10 @@ DEEP = {
     "growth": {
         "three processes, four records": {"processes": 3, "kills": 3, "records": 4, "earlier": True},
     },
+    "registrations": {
+        "two openers, kill, then another one": {"kills": 1, "opens": 3, "looks": 0},
+        "three openers": {"processes": 3, "kills": 0, "opens": 3, "looks": 0},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -251,6 +264,7 @@ FAST = {
     "replica_transactions": ("failover",),
     "replica_groups": ("failover",),
     "growth": ("kill", "decisions of an earlier set"),
+    "registrations": ("one process, kill", "two openers"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -309,6 +323,7 @@ SHOWN_BY = {
     ("replica_cleaning", "purged_lowered"): "three replicas",
     ("replica_cleaning", "swap_of_follower"): "followers compact",
     ("replica_transactions", "init_committed"): "two transactions, two producers",
+    ("registrations", "every_process"): "two openers, then another one",
 }
 
 # Rules whose removal alone breaks nothing within these bounds, and why.
@@ -329,6 +344,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "isr_member"): "a replica outside the ISR returns an older prefix, or is out of range: the leader is asked",
     ("replica_reads", "leader_epoch"): "a page of an older epoch has a lower high watermark: an older prefix of the same records",
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
+    ("registrations", "judged_again"): "no directory becomes another one between the look and the decision while a process is in it",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [
