@@ -164,6 +164,13 @@ def must_wait(entered: Entered, state: State) -> bool:
     return renewed or is_stranger(entered, state)
 
 
+def _must_be_renewed(entered: Entered, state: State) -> bool:
+    """Whether a stranger still has the registered id: the decision before has made it one (REGISTRATION-5)."""
+    own, registered = entered.membership, state.nodes.get(entered.membership.node)
+    same = registered is not None and registered.incarnation == own.registration_id
+    return entered.fresh and same and is_stranger(entered, state)
+
+
 def found_state(entered: Entered, state: State) -> Found:
     """How a registered directory was found (REGISTRATION-2, REGISTRATION-8, REGISTRATION-9). REQUIRES a state that is no hint."""
     own, registered = entered.membership, state.nodes[entered.membership.node]
@@ -311,7 +318,7 @@ def _step(
         # A stop after a forced retirement may leave the earlier generation in a directory that the decision log has.
         generation = max(own.cluster_generation, state.generation) if own.node in state.nodes else own.cluster_generation
         identity = Identity(own.node, own.cluster_id, directory, own.registration_id, path, rack, generation, own.openings)
-        if must_wait(each, state) or (each.fresh and is_stranger(each, state)):
+        if must_wait(each, state) or _must_be_renewed(each, state):
             raise StrangerFound
         if own.node in state.nodes:
             found = noted[own.node] = found_state(each, state)
