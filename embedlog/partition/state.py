@@ -272,8 +272,8 @@ class PartitionState:
     def _has_kept_everything(self, mapped: PageFile, floor: Published | None, loaded: loader.Loaded) -> bool:
         """Whether this load of a replica found all that it had published before its processes were killed (REPLICA-13).
 
-        Only a page of this boot and mount shows that: after a power loss, or after a disk was detached, it proves nothing. REQUIRES
-        the earlier page, which the load replaces.
+        Only a page of this boot and mount shows that: after a power loss, or after a disk was detached, it proves nothing.
+        REQUIRES the earlier page, which the load replaces.
         """
         if not self.context.in_set or floor is None or system.mount_id(os.fspath(self.path)) <= 0:
             return False

@@ -3,8 +3,8 @@
 Each process enters the directories one after the other, in an order of its own. It decides then which of them are the registered
 ones, registers them by one decision on a majority, and records that in each of them. One directory may be put back to an earlier
 copy of itself. The first process in such a directory registers it as a foreign one: it leaves the ISR, and is copied from the
-leader. Other processes leave it until then. Records are a number: a member of the ISR has at least as many as were acknowledged. A power loss, and a directory
-that is absent, are in `replicas.py`.
+leader. Other processes leave it until then. Records are a number: a member of the ISR has at least as many as were acknowledged.
+A power loss, and a directory that is absent, are in `replicas.py`.
 
 Invariants: README.md, U1 and I7.
 """

@@ -344,7 +344,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "isr_member"): "a replica outside the ISR returns an older prefix, or is out of range: the leader is asked",
     ("replica_reads", "leader_epoch"): "a page of an older epoch has a lower high watermark: an older prefix of the same records",
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
-    ("registrations", "judged_again"): "no directory becomes another one between the look and the decision while a process is in it",
+    ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [

@@ -82,27 +82,26 @@ def test_a_process_that_entered_the_copy_first_changes_nothing(
     tmp_path: Path, end: str, least: int, in_order: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(tmp_path, least, 3, in_order=in_order)
-    with waiting_inside(tmp_path, 3, monkeypatch) as (child, go):
-        with embedlog.open([tmp_path / f"d{node}" for node in NODES]) as log:
-            assert values(log) == BEFORE + AFTER
-            assert log.replicas("t").partitions[0].leader != 3
-            if end == "is killed":
-                os.kill(child, signal.SIGKILL)
-            else:
-                os.write(go, b"x")
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            send(log, b"later")
-            level(log)
-            assert values(log) == [*BEFORE, *AFTER, b"later"]
+    paths = [tmp_path / f"d{node}" for node in NODES]
+    with waiting_inside(tmp_path, 3, monkeypatch) as (child, go), embedlog.open(paths) as log:
+        assert values(log) == BEFORE + AFTER
+        assert log.replicas("t").partitions[0].leader != 3
+        if end == "is killed":
+            os.kill(child, signal.SIGKILL)
+        else:
+            os.write(go, b"x")
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        send(log, b"later")
+        level(log)
+        assert values(log) == [*BEFORE, *AFTER, b"later"]
     assert len(logs(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("node", [2, 1], ids=["a follower", "the first one"])
 def test_another_directory_may_be_the_one_that_was_put_back(tmp_path: Path, node: int, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(tmp_path, 2, node, in_order=False)
-    with waiting_inside(tmp_path, node, monkeypatch):
-        with embedlog.open([tmp_path / f"d{each}" for each in NODES]) as log:
-            assert values(log) == BEFORE + AFTER
+    with waiting_inside(tmp_path, node, monkeypatch), embedlog.open([tmp_path / f"d{each}" for each in NODES]) as log:
+        assert values(log) == BEFORE + AFTER
 
 
 def test_a_process_that_waits_in_a_directory_in_order_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
