@@ -71,8 +71,10 @@ def _without(state: State, old: Partition, event: Register) -> Partition | None:
     member = node in old.isr or node in old.elr
     if not member and (not foreign or node not in old.replicas or node in old.foreign):
         return None
-    if not foreign and complete(state, (node,), seen):
-        return None
+    own = seen.get(node)
+    incarnations = (state.nodes[node].incarnation, event.identity.incarnation)
+    if not foreign and own is not None and own.found is Found.COMPLETE and own.incarnation in incarnations:
+        return None  # also after a kill, which loses nothing (REPLICA-13)
     isr = [each for each in old.isr if each != node]
     elr = [each for each in old.elr if each != node]
     candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))

@@ -20,6 +20,7 @@ from embedlog import TopicPartition
 from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
 from embedlog.errors import CommitFailedError, ReadOnlyError
+from embedlog.partition.log_context import Bounds
 from embedlog.storage.locks import LoadPendingError
 
 SHORT = {"group.min.session.timeout.ms": 100, "housekeeping": False}
@@ -309,15 +310,15 @@ def test_before_the_first_poll_there_is_nothing_to_commit(tmp_path: Path) -> Non
 def test_a_poll_looks_again_for_the_position_in_a_partition_that_another_thread_loads(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, reset: str
 ) -> None:
-    located, missed = Collector.located, list[TopicPartition]()
+    reset_position, missed = Collector.reset_position, list[TopicPartition]()
 
-    def pending(self: Collector, cursor: Cursor) -> Cursor:
+    def pending(self: Collector, cursor: Cursor) -> Bounds | None:
         if len(missed) < 3:
             missed.append(cursor.tp)
             raise LoadPendingError("another thread loads the partition")
-        return located(self, cursor)
+        return reset_position(self, cursor)
 
-    monkeypatch.setattr(Collector, "located", pending)
+    monkeypatch.setattr(Collector, "reset_position", pending)
     with log.producer() as producer, log.consumer("t", group_id="other", **{**QUICK, "auto_offset_reset": reset}) as consumer:
         producer.send("t", b"before").result()
         deadline, found = time.monotonic() + RETRY_S, list[bytes | None]()

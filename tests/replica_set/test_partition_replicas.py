@@ -184,10 +184,16 @@ def test_a_second_process_follows_a_failover_of_the_first(tmp_path: Path) -> Non
         assert two.partition.bounds().high_watermark == 4
 
 
-@pytest.mark.parametrize(("killed", "found"), [(False, Found.COMPLETE), (True, Found.CRASHED)], ids=["closed", "killed"])
+@pytest.mark.parametrize(
+    ("killed", "mount", "found"),
+    [(False, 1, Found.COMPLETE), (True, 1, Found.COMPLETE), (True, 0, Found.CRASHED)],
+    ids=["closed", "killed", "killed without mount ids"],
+)
 def test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close(
-    tmp_path: Path, killed: bool, found: Found
+    tmp_path: Path, killed: bool, mount: int, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After a kill the page of before shows everything, if it is of this boot and mount."""
+    monkeypatch.setattr(system, "mount_id", lambda path: mount)
     pid = os.fork()
     if pid == 0:
         try:
