@@ -22,7 +22,7 @@ def uninterrupted(call: Callable[[], object]) -> None:
 
     Signals are handled in the main thread. There another thread makes the call, and an interrupt ends the wait, not the call.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:  # `current_thread` would make an object for a foreign thread
         call()
         return
     ended = threading.Lock()

@@ -228,9 +228,9 @@ def _make_directory(path: str, mode: int, group: int) -> None:
     os.chmod(made, mode)
     try:
         os.rename(made, path)
-    except OSError:
+    except OSError as problem:
         os.rmdir(made)
-        if not os.path.isdir(path):  # else another process was faster
+        if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another process was faster, and may have removed it since
             raise
 
 
