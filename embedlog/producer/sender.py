@@ -138,15 +138,11 @@ class Sender:
     def _updated(self, topic_target: TopicTarget) -> TopicTarget:
         """The target with the settings that the topics of the log have now. REQUIRES the lock."""
         config = self._engine.topic_config(topic_target.name)
-        if config == topic_target.registered:
-            return topic_target
-        topic_target.registered = config
-        return self._reconfigure(topic_target, config)
+        return topic_target if config == topic_target.config else self._reconfigure(topic_target, config)
 
     def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> TopicTarget:
         """Use the topic's new settings for later records, with the existing queues."""
         fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
-        fresh.registered = topic_target.registered
         fresh.take_queues(topic_target.targets)
         fresh.grow(topic_target.partition_count)
         self.topic_targets[topic_target.name] = fresh

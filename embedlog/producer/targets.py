@@ -116,7 +116,6 @@ class TopicTarget:
     def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
         self.name = name
         self.config = config
-        self.registered = config  # as the topics of the log had it at the last call
         self.topic: Topic | None = None  # at the last call
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)

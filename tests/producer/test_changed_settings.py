@@ -306,6 +306,19 @@ def test_a_changed_setting_decides_on_a_set(
     assert attempt_each(log, change, pairs, first=True, strict_first=strict_first) == []
 
 
+def test_a_setting_that_changed_there_and_back_decides(tmp_path: Path) -> None:
+    """Only the producer's thread has noticed the first change, after an append that was not refused."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        with log.producer(on_delivery_error="log") as producer:
+            for settings in ({}, {"cleanup.policy": "compact"}):
+                log.alter_topic("t", settings)
+                for _ in range(5):
+                    producer.send("t", b"v", key=b"k").result(20)
+            log.alter_topic("t", {"cleanup.policy": "delete"})
+            producer.send("t", b"v").result(20)
+
+
 def test_records_of_an_open_batch_are_judged_when_it_is_written(tmp_path: Path) -> None:
     """They were accepted by the settings of the call, and the batch waits for its linger."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
