@@ -21,6 +21,7 @@ import pytest
 
 import embedlog
 from embedlog import EmbedlogError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from tests.faults.harness.processes import until
 
 OLD_MS = 1_000_000_000_000  # 2001
 HOUR_MS = 3_600_000
@@ -311,10 +312,11 @@ def test_a_setting_that_changed_there_and_back_decides(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
         with log.producer(on_delivery_error="log") as producer:
-            for settings in ({}, {"cleanup.policy": "compact"}):
-                log.alter_topic("t", settings)
-                for _ in range(5):
-                    producer.send("t", b"v", key=b"k").result(20)
+            for _ in range(5):
+                producer.send("t", b"v", key=b"k").result(20)
+            log.alter_topic("t", {"cleanup.policy": "compact"})
+            producer.send("t", b"v", key=b"k").result(20)
+            until(lambda: "t" not in producer._routes, "the thread to notice the change")
             log.alter_topic("t", {"cleanup.policy": "delete"})
             producer.send("t", b"v").result(20)
 
