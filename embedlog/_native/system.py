@@ -216,7 +216,7 @@ NULL: Final[Any] = ffi.NULL
 (APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY,
  MUST_CATCH_UP, NOT_DATA, NOT_LEADER, TOO_FEW, OTHER_SETTINGS) = range(14)  # fmt: skip
 
-UNKNOWN_TOPICS: Final = -1  # no value of a topics word
+UNKNOWN_TOPICS: Final = -1  # odd, and no value of a topics word
 
 
 def known(producer_id: int) -> Any:
@@ -300,7 +300,10 @@ class Writer:
 
     @property
     def topics(self) -> int:
-        """The topics word of the directory before the settings of the partition were read, or UNKNOWN_TOPICS."""
+        """The topics word of the directory before the settings of the partition were read, or UNKNOWN_TOPICS.
+
+        While it is odd, the settings must be read for each append.
+        """
         return int(self.raw.topics)
 
     @topics.setter

@@ -236,7 +236,7 @@ class Partition:
         progress = progress or AppendProgress(run)
         progress.refusal = None
         in_doubt = progress.is_in_doubt(stamp)
-        must_read = state.writer is None or state.writer.topics == system.UNKNOWN_TOPICS
+        must_read = state.writer is None or bool(state.writer.topics & 1)
         unsynced_ms, durable = 0, 0
         while True:
             topics = self._read_settings() if must_read else None

@@ -160,7 +160,8 @@ typedef struct {
     int32_t all_in_sync;             /* acks=all: the least decided ISR, if the page requires no larger one; 0: the size does not matter */
     int32_t data_epoch;              /* of a follower's last batch that this process copied; -1 unknown */
     int64_t cuts;                    /* EL_WORD_CUTS when the descriptors were opened */
-    int64_t topics;                  /* the directory's topics word before the partition's settings were read, or EL_UNKNOWN_TOPICS */
+    int64_t topics;                  /* the directory's topics word before the partition's settings were read, or EL_UNKNOWN_TOPICS. An
+                                      * odd one counts for one append: its process may have been killed, and then no other follows */
     int64_t lock_changed_ns;         /* change time of the lock file, whose path was compared after it; 0 none */
     int64_t directory_lock_changed_ns;
     int32_t directory_lock_fd;       /* -1 none */
@@ -174,7 +175,7 @@ typedef struct {
     int64_t lock_waited_max_ns;      /* since the caller set it to 0 */
 } el_writer;
 
-enum el_topics_values { EL_UNKNOWN_TOPICS = -1 }; /* no topics word has this value */
+enum el_topics_values { EL_UNKNOWN_TOPICS = -1 }; /* odd, and no topics word has this value */
 
 enum el_append_code {
     EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,

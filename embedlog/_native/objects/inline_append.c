@@ -258,13 +258,20 @@ static void queue_write(el_queue *queue, el_producer_batch *batch, const el_pack
     queue->check_due = now - queue->checked_ns > CHECK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
 }
 
+/* Whether the settings count until the topics word changes. REQUIRES the partition's mutex. */
+static int settings_known(const el_queue *queue) {
+    const el_writer *writer = queue->together ? queue->together->leader : queue->raw;
+    return !(writer->topics & 1);
+}
+
 /* Enters partition and queue, and writes. Other code may have run since the conditions were checked: they are checked again. */
 static void direct_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed, int64_t now_ms, int64_t limit_ns) {
     el_held held = held_take(queue);
     int turn = 0;
     if (partition_enter(&held)) {
         int same = queue->writer == held.writer && queue->followers == held.followers && (!queue->packer || queue->first == batch);
-        turn = batch->queue == queue && queue_usual(queue, batch, now_ms) && same && el_queue_enter(queue);
+        int usual = batch->queue == queue && queue_usual(queue, batch, now_ms) && same && settings_known(queue);
+        turn = usual && el_queue_enter(queue);
         if (turn) queue_write(queue, batch, packed, limit_ns);
         partition_leave(&held);
     }
