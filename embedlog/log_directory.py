@@ -50,6 +50,9 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raises ClosedError after close, ForkedError in a forked child."""
 
+    def refresh_topics(self) -> None:
+        """Apply changes of topics by other processes. Raises ClosedError."""
+
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
         """Delete the committed offsets of every group for a topic that is being deleted."""
 
@@ -62,6 +65,7 @@ class LogDirectory:
 
     def __init__(self, owner: Owner, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
         self.check_open = owner.check_open
+        self._refresh_owner = owner.refresh_topics
         self.forget_topic = owner.forget_topic
         self.metrics, self.loads, self.traffic = owner.metrics, owner.loads, owner.traffic
         self.path = path
@@ -181,6 +185,7 @@ class LogDirectory:
             high_watermarks=CheckpointedOffsets(self.path / file_names.HIGH_WATERMARKS),
             cleaned=CheckpointedOffsets(self.path / file_names.CLEANER),
             check_open=self.check_open,
+            renew_settings=self.renew_settings,
             handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
             writers=KeptDescriptors(shares.writers),
             syncers=KeptDescriptors(shares.syncers),
@@ -258,21 +263,35 @@ class LogDirectory:
         """Apply changed settings of topics, and close partitions of deleted topics."""
         with self._mutex:
             content = self.registry.content
-            for (name, number), partition in list(self.partitions.items()):
-                topic = self.registry.get(name)
-                gone = topic is None or topic.state == "deleting" or number not in topic.numbers
-                if topic is None or gone or topic.id_bytes != partition.topic_id:
-                    del self.partitions[name, number]
-                    self._applied.pop((name, number), None)
-                    self._closed_places.add((name, number))
-                    partition.close()
-                elif self._applied.get((name, number)) != (settings := self.settings_of(topic)):
-                    partition.apply_config(self._config_of(topic))
-                    self._applied[name, number] = dict(settings)
+            for name, number in list(self.partitions):
+                self._refresh_partition_locked(name, number)
             if self.read_only:
                 self.reload_topics()
                 content = self.registry.content
             self._applied_content = content
+
+    def renew_settings(self, name: str, number: int) -> None:
+        """Read the topics as they are now, and apply the settings of one open partition.
+
+        Another thread may have read the topics, and not applied them yet: so this is done in any case. Raises ClosedError.
+        """
+        self._refresh_owner()
+        with self._mutex:
+            self._refresh_partition_locked(name, number)
+
+    def _refresh_partition_locked(self, name: str, number: int) -> None:
+        partition, topic = self.partitions.get((name, number)), self.registry.get(name)
+        if partition is None:
+            return
+        gone = topic is None or topic.state == "deleting" or number not in topic.numbers
+        if topic is None or gone or topic.id_bytes != partition.topic_id:
+            del self.partitions[name, number]
+            self._applied.pop((name, number), None)
+            self._closed_places.add((name, number))
+            partition.close()
+        elif self._applied.get((name, number)) != (settings := self.settings_of(topic)):
+            partition.apply_config(self._config_of(topic))
+            self._applied[name, number] = dict(settings)
 
     def apply_settings(self) -> None:
         """Apply the present `settings_of` each topic to its open partitions."""

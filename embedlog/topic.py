@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from embedlog._native.scope import Guard
 from embedlog.config.options import PARTITIONS_MAX, nearest
 from embedlog.errors import (
     ForeignDirectoryError,
@@ -194,7 +196,8 @@ class _Content(NamedTuple):
 class TopicRegistry:
     """All topics of one log directory, kept in `embedlog.topics`.
 
-    **Threads**: any may read at any time; `put` and `remove` are for the holder of the directory lock. No lock is taken here.
+    **Threads**: any may read at any time; `put` and `remove` are for the holder of the directory lock. A mutex orders the threads
+    that replace the content: a slow one would take an older one over.
     """
 
     def __init__(self, directory: Path, mode: int = 0o666) -> None:
@@ -203,6 +206,7 @@ class TopicRegistry:
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self.content = _Content()  # another object after each change and each read, whoever caused it
+        self._mutex = threading.RLock()
         self._entries = Entries()  # of the topics that were encoded last, so that a change encodes only its topics
         self._encoded: Mapping[str, Topic] | None = {}  # those topics; None after a failure
         self._word, self._trusted_ns = 1, 0  # the version at the last check of the file, and the end of its validity
@@ -236,8 +240,10 @@ class TopicRegistry:
         word, now = self.word(), time.monotonic_ns()
         if word == self._word and not word & 1 and now < self._trusted_ns:
             return False
-        changed = self._refresh_by_file()
-        self._word, self._trusted_ns = word, now + WORD_TRUST_NS
+        with Guard(self._mutex.release, self._mutex.acquire):
+            word = self.word()  # before the read: what changes in between is noticed by the next refresh
+            changed = self._refresh_by_file()
+            self._word, self._trusted_ns = word, now + WORD_TRUST_NS
         return changed
 
     def _refresh_by_file(self) -> bool:
@@ -318,7 +324,8 @@ class TopicRegistry:
             files.write_atomically(self.path, self._encode(content, {*topics, *removed}), self._mode, beside=beside)
         finally:
             self.moving(True)
-        self._signature, self.content = self._sign(), content
+        with Guard(self._mutex.release, self._mutex.acquire):
+            self._signature, self.content = self._sign(), content
 
     def _encode(self, content: _Content, changed: Iterable[str]) -> bytes:
         """The file with this content, which differs from the present one by the changed topics."""

@@ -185,6 +185,8 @@ class PartitionQueue:
         flush_ms: int,
         batch_bytes_max: int,
         keys_required: bool,
+        past_ms: int,
+        future_ms: int,
         followers: tuple[tuple[object, object, object], ...] | None,
         packer: Callable[[bytes], Buffer] | None,
         codec: int,

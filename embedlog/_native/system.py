@@ -214,7 +214,9 @@ NULL: Final[Any] = ffi.NULL
 # ---- the append -----------------------------------------------------------------------------------
 
 (APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY,
- MUST_CATCH_UP, NOT_DATA, NOT_LEADER, TOO_FEW) = range(13)  # fmt: skip
+ MUST_CATCH_UP, NOT_DATA, NOT_LEADER, TOO_FEW, OTHER_SETTINGS) = range(14)  # fmt: skip
+
+UNKNOWN_TOPICS: Final = -1  # odd, and no value of a topics word
 
 
 def known(producer_id: int) -> Any:
@@ -262,6 +264,7 @@ class Writer:
                 "segment_base": -1,
                 "data_epoch": -1,
                 "directory_lock_fd": -1,
+                "topics": UNKNOWN_TOPICS,
                 "process": os.getpid(),
             },
         )
@@ -294,6 +297,22 @@ class Writer:
         with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
             count = len(numbers)
             return int(lib.el_append(self.raw, view + start, len(view) - start, numbers, count, known, deadline_ns, self.out))
+
+    @property
+    def topics(self) -> int:
+        """The topics word of the directory before the settings of the partition were read, or UNKNOWN_TOPICS.
+
+        While it is odd, the settings must be read for each append.
+        """
+        return int(self.raw.topics)
+
+    @topics.setter
+    def topics(self, word: int) -> None:
+        self.raw.topics = word
+
+    def settings_are_present(self) -> bool:
+        """Whether no topic of the directory has changed since `topics`. REQUIRES `begin`."""
+        return bool(lib.el_settings_are_present(self.raw))
 
     def use_count(self) -> int:
         """A number that changes with each append through this object."""

@@ -121,9 +121,11 @@ class Administration:
     def alter_topic(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
         """Change settings of a topic; the value None resets one to the log's default. Other settings are unchanged.
 
-        `config` is a mapping of Kafka's names, keywords have underscores.
+        `config` is a mapping of Kafka's names, keywords have underscores. When this returns, every later append of any process
+        goes by the new settings, and every append that went by the old ones has ended.
 
-        Raises UnknownTopicOrPartitionError, ConfigError; then nothing has changed.
+        Raises UnknownTopicOrPartitionError, ConfigError; then nothing has changed. Raises LockTimeoutError if an append does not
+        end within `lock.timeout.ms`; then the settings have changed.
         """
         self._topics.alter(name, config, **settings)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack, cast
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from embedlog.admin.deleted_topics import DeletedTopics
 from embedlog.admin.topics import TopicAdmin
 from embedlog.config.options import by_field, dotted
 from embedlog.config.topic import TopicConfig, parse
-from embedlog.errors import EmbedlogError, InvalidReplicaAssignmentError, TopicExistsError
+from embedlog.errors import EmbedlogError, InvalidReplicaAssignmentError, StorageError, TopicExistsError
 from embedlog.replication.events import CreatePartitions, DeleteTopic, Event, SetConfig
 from embedlog.replication.state import State
 from embedlog.topic import Topic, check_name
@@ -131,6 +132,10 @@ class ReplicatedTopicAdmin(TopicAdmin):
             if len(each.isr) < len(each.replicas):  # its leader may accept more or less from now on (TOPICS-6)
                 self._set.replicas((topic_id, each.number), name).begin(self._set.deadline())
         self._set.assignments.clear()  # the directories note the settings
+        for opened in self._set.members.opened():
+            led = [each.number for each in state.partitions_of(topic_id) if each.leader == opened.node]
+            with suppress(StorageError):  # a directory that fails takes no append, either
+                opened.directory.log_directory.topic_changes.await_appends(name, led)
 
     def delete(self, name: str) -> None:
         """As `Log.delete_topic`."""

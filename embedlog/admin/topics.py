@@ -253,6 +253,7 @@ class TopicAdmin:
             if overrides != topic.config:
                 self._registry.put(topic._replace(config=overrides))
                 _logger.info("topic %s has the settings %s", name, overrides)
+        self._directory.topic_changes.await_appends(name, topic.numbers)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """As `Log.delete_records`."""

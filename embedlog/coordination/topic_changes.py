@@ -5,13 +5,22 @@ TOPICCHANGE-2  a partition is retired under its append lock: a process with open
 TOPICCHANGE-3  a partition that another directory of a set took over is retired in the order DELETED, file of topics, checkpoints,
     name. It stays if its page is in the epoch of that decision or a later one: it was added again (REPLICA-24)
 TOPICCHANGE-4  a partition that no process can load is set aside under its append lock, if no process has published a page of it
+
+A record is judged by the settings that its topic has at the moment of the append, also if another process changed them. The
+topics word of the directory's control page changes before the file of topics is written, to an odd value, and after it, to an
+even one. An append compares this word under its lock with the value that was read before the settings: while nothing changes,
+this needs no system call. After the second change of the word, a change of settings takes the append lock of each partition once.
+So every append that was judged by the old settings has ended when `alter_topic` returns, and each later one finds another word. A
+process may be killed between the two changes of the word: while it is odd, the settings are read for each append, and the next
+holder of the directory lock makes it even. In a set the decision counts first, and then the words of all directories that took
+part in it change. A killed process may leave them unchanged: then appends notice the decision within 100 ms.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +29,7 @@ from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog.config.topic import TopicConfig, parse
 from embedlog.coordination import topic_directories
-from embedlog.errors import EmbedlogError, ReadOnlyError
+from embedlog.errors import EmbedlogError, LockTimeoutError, ReadOnlyError, StorageError, UnknownTopicOrPartitionError
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import check, map_page
 from embedlog.storage.identity import new_id, read_topic_id
@@ -52,7 +61,42 @@ class TopicChanges:
         if self._lock is None:
             raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self._host.path)
         with self._lock.hold(files.deadline_after(self._host.config.lock_timeout_ms / 1000)):
+            self._end_interrupted_locked()
             yield
+
+    def _end_interrupted_locked(self) -> None:
+        """End a change of the file of topics whose process was killed."""
+        page = self._host.context.directory_page
+        if page is not None and page.writable and page.topics() & 1:
+            page.move_topics(True)
+
+    def await_appends(self, topic: str, numbers: Iterable[int]) -> None:
+        """Wait until every append to these partitions has ended that began before this call.
+
+        Records of a killed process, which a repair will publish, are published here. Raises LockTimeoutError, StorageError, and
+        the errors of a repair.
+        """
+        host = self._host
+        deadline_ns = files.deadline_after(host.config.lock_timeout_ms / 1000)
+        for number in numbers:
+            path = host.path / file_names.partition_name(topic, number)
+            if not files.exists(path / file_names.LOCK):
+                continue  # no process has opened the partition yet
+            try:
+                with contextlib.closing(
+                    locks.LockFile(path / file_names.LOCK, host.config.file_mode)
+                ) as lock:  # which releases it
+                    lock.lock(deadline_ns)
+                    is_broken = _is_broken(path / file_names.PAGE, host.context.locked)
+                if is_broken:
+                    with host.partition(topic, number).exclusive(deadline_ns):
+                        pass
+            except LockTimeoutError as problem:
+                text = f"the settings of {topic} are changed, but an append that began before has not ended"
+                raise LockTimeoutError(text, path=path) from problem
+            except (StorageError, UnknownTopicOrPartitionError):
+                if files.is_directory(path):
+                    raise  # else the topic was deleted meanwhile
 
     @scope
     def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
@@ -188,6 +232,17 @@ class TopicChanges:
                 topic = Topic(name, new_id(), partitions, overrides, "creating")
                 registry.put(topic)
                 self.finish_creation(topic)
+
+
+def _is_broken(path: Path, locked: bool) -> bool:
+    """Whether a control page shows an append that was not finished. REQUIRES the append lock."""
+    mapped = map_page(path, writable=False, locked=locked)
+    if mapped is None:
+        return False
+    try:
+        return bool(mapped.page.word(system.WORD_OWNER))
+    finally:
+        mapped.close()
 
 
 def mark_deleted(

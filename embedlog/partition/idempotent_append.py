@@ -49,6 +49,8 @@ def _append_checked(
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()
+        if not (writer.settings_are_present() and progress.is_accepted_by(lock.state.config)):
+            return 0, system.OTHER_SETTINGS
         arguments = progress.run.buffer, progress.start, progress.table_left
         code = writer.held(*arguments)
         if code == system.MUST_REOPEN:  # as for the first append to a partition: here, the checks need not be repeated

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native.lazy_numpy import np
-from embedlog.errors import InvalidRecordError, OffsetOutOfRangeError
+from embedlog.errors import EmbedlogError, InvalidRecordError, OffsetOutOfRangeError
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.partition.usual.recent_batches import RecentBatches
 from embedlog.storage import checkpoints, file_names, files
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from embedlog._native import system
     from embedlog._native.system import Published
     from embedlog.config.topic import TopicConfig
-    from embedlog.format.record_columns import Batches, EncodedRun
+    from embedlog.format.record_columns import Batches, EncodedRun, Stamp
     from embedlog.partition.interposer import Interposer
 
 
@@ -77,6 +77,10 @@ class AppendProgress:
     def __init__(self, run: EncodedRun, expected_offset: int | None = None) -> None:
         self.run = run
         self.expected_offset = expected_offset
+        self.judge: Callable[[TopicConfig], None] | None = None  # raises if these settings of the topic refuse the run
+        self.judged: TopicConfig | None = None  # the settings that accepted it last
+        self.refusal: EmbedlogError | None = None  # of the present settings, after a part of the run was appended
+        self.is_begun = False  # an append was tried: batches of it may be in the log without a result
         self.start = 0  # byte in the run
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []
@@ -85,6 +89,20 @@ class AppendProgress:
         self.waiting = False  # in a set, with acks=all: only what is below `committed` is acknowledged
         self.epoch = -1  # in a set: of the leader that appends the next piece
         self.epochs: list[int] = []  # in which each piece was appended
+
+    def is_in_doubt(self, stamp: Stamp | None) -> bool:
+        """Whether the log must be searched for the run before its rest is judged or appended."""
+        return self.is_begun and stamp is not None
+
+    def is_accepted_by(self, config: TopicConfig) -> bool:
+        """Whether the run was judged by these settings, or needs no judgement."""
+        return self.judge is None or self.judged is config
+
+    def judge_by(self, config: TopicConfig) -> None:
+        """Judge the run by these settings, unless they have accepted it. Raises the error of the judge."""
+        if self.judge is not None and self.judged is not config:
+            self.judge(config)
+            self.judged = config
 
     @property
     def complete(self) -> bool:
@@ -325,6 +343,7 @@ class Context:
     high_watermarks: CheckpointedOffsets | None = None
     cleaned: CheckpointedOffsets | None = None  # the end of the compacted part of each partition
     check_open: Callable[[], None] = lambda: None
+    renew_settings: Callable[[str, int], None] = lambda topic, number: None  # read the topics, and apply a partition's settings
     handles: Handles = field(default_factory=lambda: Handles(400))
     recent_batches: RecentBatches = field(default_factory=RecentBatches)
     writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))

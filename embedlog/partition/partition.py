@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._callbacks import Work
 from embedlog._native import system
+from embedlog.errors import EmbedlogError, LockTimeoutError
 from embedlog.partition import idempotent_append, markers, retention, shutdown
 from embedlog.partition.aborted_index import AbortedIndex
 from embedlog.partition.append_lock import AppendLock
@@ -223,14 +224,82 @@ class Partition:
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
         holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
         `all_in_sync` has no effect on one directory. `followers` take the run at once, if they can: the progress shows it.
+
+        The topic's settings of the moment of the append decide (`AppendProgress.judge`). If they refuse the rest of a run, the
+        result is the part that was appended before, and the progress has the error.
         """
         state, context = self._state, self._context
         context.check_open()
         until = state.deadline() if deadline_ns is None else deadline_ns
         if state.closed or state.page_file is None:
             state.ensure_open(until)
-        check_sizes(run, state.config, f"{self.topic}-{self.number}")
         progress = progress or AppendProgress(run)
+        progress.refusal = None
+        in_doubt = progress.is_in_doubt(stamp)
+        must_read = state.writer is None or bool(state.writer.topics & 1)
+        unsynced_ms, durable = 0, 0
+        while True:
+            topics = self._read_settings() if must_read else None
+            refusal = None if in_doubt else self._refusal(progress)
+            if refusal is None:
+                progress.is_begun = True
+                code, unsynced_ms, durable = self._append_judged(stamp, progress, followers, until, topics, in_doubt)
+                if code != system.OTHER_SETTINGS:
+                    break
+                if system.boot_ns() >= until:
+                    raise LockTimeoutError("the topics of the log kept changing until the deadline", path=self.path)
+                in_doubt = False
+            elif topics is not None:  # else older settings have refused it
+                if not progress.pieces:
+                    raise refusal
+                progress.refusal = refusal
+                break
+            must_read = True
+        if flush:
+            end = progress.pieces[-1][1]
+            self._syncer.flush_if_due(end, end - durable, unsynced_ms, until)
+        return progress.appended()
+
+    def _read_settings(self) -> int:
+        """Read the topic's present settings; the topics word before that. REQUIRES no lock here.
+
+        Raises ClosedError, UnknownTopicOrPartitionError.
+        """
+        page = self._context.directory_page
+        topics = 0 if page is None else page.topics()
+        self._context.renew_settings(self.topic, self.number)
+        if self._state.closed:
+            self._state.raise_closed()
+        self._state.check_deleted()
+        return topics
+
+    def _refusal(self, progress: AppendProgress) -> EmbedlogError | None:
+        """The error with which the settings refuse the rest of a run; None if they accept it."""
+        if progress.complete:
+            return None
+        config = self._state.config
+        try:
+            check_sizes(progress.run, config, f"{self.topic}-{self.number}")
+            progress.judge_by(config)
+        except EmbedlogError as refusal:
+            return refusal
+        return None
+
+    def _append_judged(
+        self,
+        stamp: Stamp | None,
+        progress: AppendProgress,
+        followers: Followers | None,
+        until: int,
+        topics: int | None,
+        in_doubt: bool,
+    ) -> tuple[int, int, int]:
+        """Append the rest of a run that was judged by the settings. One in doubt is searched in the log before it is judged.
+
+        Returns APPENDED, or OTHER_SETTINGS if they have changed; the age in ms of the oldest record that is not durable; and the
+        durable offset.
+        """
+        state, context, run = self._state, self._context, progress.run
         with locks.holding(state.mutex, until, state.path):
             context.check_open()  # it may have been closed while this thread waited
             if not state.marked_dirty:
@@ -238,10 +307,15 @@ class Partition:
                     state.mark_dirty()
             context.writers.used(self._writer)
             known = system.NULL if stamp is None else self._producers.known(stamp)
-            while not progress.complete:
+            if topics is not None:
+                self._writer.native().topics = topics
+            code = system.APPENDED
+            while not progress.complete and code != system.OTHER_SETTINGS:
                 writer, slice_ns = state.writer or self._writer.native(), min(until, system.boot_ns() + system.SLICE_NS)
-                if progress.expected_offset is not None:
+                if progress.expected_offset is not None or in_doubt:
                     code = system.MUST_CATCH_UP
+                elif not progress.is_accepted_by(state.config):
+                    code = system.OTHER_SETTINGS
                 elif followers is None:
                     code = writer.append(run.buffer, progress.start, progress.table_left, slice_ns, known)
                 else:
@@ -254,13 +328,9 @@ class Partition:
                     continue
                 if code == system.MUST_CATCH_UP and stamp is not None:
                     code = idempotent_append.append(self._lock, stamp, progress, until)
-                if code != system.APPENDED:
+                if code not in (system.APPENDED, system.OTHER_SETTINGS):
                     self._lock.settle(code, until)
-            unsynced_ms, durable = self._writer.native().out.unsynced_ms, state.page.word(system.WORD_DURABLE)
-        if flush:
-            end = progress.pieces[-1][1]
-            self._syncer.flush_if_due(end, end - durable, unsynced_ms, until)
-        return progress.appended()
+            return code, self._writer.native().out.unsynced_ms, state.page.word(system.WORD_DURABLE)
 
     def check_in_sync(self) -> None:
         """Raises NotEnoughReplicasError for a `min.insync.replicas` above 1, which one directory never satisfies."""

@@ -12,11 +12,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
+from embedlog.config.options import INT_MAX
 from embedlog.errors import DeadlineError
+from embedlog.format.record_batch import EncodedRun
 
 if TYPE_CHECKING:
     from embedlog._native._rows import ProducerBatch
-    from embedlog.format.record_batch import EncodedRun, Stamp
+    from embedlog.format.record_batch import Stamp
     from embedlog.partition.log_context import AppendProgress
 
 SLICE_NS: Final = 100_000_000  # the longest part of a try that waits for a change of a set
@@ -74,6 +76,17 @@ class Attempt:
                 break
             whole += 1
         return whole
+
+    def leave_rest(self) -> int:
+        """Leave out the batches after those that are in the log, which were refused; their number. Their sequences are free."""
+        whole = self.whole
+        rest = self.counts[whole:]
+        self.batches = self.batches[:whole]
+        self.counts = self.counts[:whole]
+        self.end_sequence = (self.end_sequence - sum(rest)) & INT_MAX
+        size = self.progress.start
+        self.run = EncodedRun(self.run.buffer[:size], whole, sum(self.counts), size, self.run.batches[:whole])
+        return len(rest)
 
 
 def too_late(error: BaseException, before: BaseException | None, timeout_ms: int) -> Exception:

@@ -138,15 +138,11 @@ class Sender:
     def _updated(self, topic_target: TopicTarget) -> TopicTarget:
         """The target with the settings that the topics of the log have now. REQUIRES the lock."""
         config = self._engine.topic_config(topic_target.name)
-        if config == topic_target.registered:
-            return topic_target
-        topic_target.registered = config
-        return self._reconfigure(topic_target, config)
+        return topic_target if config == topic_target.config else self._reconfigure(topic_target, config)
 
     def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> TopicTarget:
         """Use the topic's new settings for later records, with the existing queues."""
         fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
-        fresh.registered = topic_target.registered
         fresh.take_queues(topic_target.targets)
         fresh.grow(topic_target.partition_count)
         self.topic_targets[topic_target.name] = fresh
@@ -197,7 +193,7 @@ class Sender:
             self.appender.prepare(target)
             run, counts = self._run_of(target, batches)
             expected_offset = None if batches[0].run is None else batches[0].run.expected_offset
-            attempt = Attempt(batches, counts, run, AppendProgress(run, expected_offset))
+            attempt = Attempt(batches, counts, run, self._progress_of(target, batches, run, expected_offset))
             self.appender.stamp(target, attempt)
         except BaseException as error:  # noqa: BLE001  (top of the thread: any error must settle the futures)
             self._fail(target, batches, error)
@@ -250,9 +246,15 @@ class Sender:
             self._not_written(target, attempt, error)
             return
         self.in_flight = 0  # before futures are settled: a program that waited for them reads the metrics
+        refusal = attempt.progress.refusal
+        if refusal is not None and not attempt.whole:
+            self._not_written(target, attempt, refusal)
+            return
         try:
             target.attempt = None
             target.queue.rest(0)
+            if refusal is not None:
+                target.single_batches = attempt.leave_rest()
             self.appender.written(target, attempt)
             self._count(attempt.batches, attempt.run, attempt.began)
         finally:
@@ -265,27 +267,33 @@ class Sender:
     def _append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         self._locate(target)
         try:
-            self._judge(target, attempt)
             return self.appender.append(target, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted: a topic created again with the same name is the intended one
             fresh = self._engine.partition(target.topic_target.name, target.queue.partition)
             if fresh is target.partition:
                 raise
-            target.partition, attempt.progress = fresh, AppendProgress(attempt.run, attempt.progress.expected_offset)
-            self._judge(target, attempt)
+            target.partition = fresh
+            attempt.progress = self._progress_of(target, attempt.batches, attempt.run, attempt.progress.expected_offset)
             return self.appender.append(target, attempt, deadline_ns)
 
-    def _judge(self, target: QueueTarget, attempt: Attempt) -> None:
-        """Judge the records by the topic's present settings, unless a part of them may be in the log already.
+    def _progress_of(
+        self,
+        target: QueueTarget,
+        batches: list[ProducerBatch],
+        run: record_batch.EncodedRun,
+        expected_offset: int | None = None,
+    ) -> AppendProgress:
+        """The progress of a run that has not begun, with its judge."""
 
-        Raises InvalidRecordError, InvalidTimestampError, UnknownTopicOrPartitionError.
-        """
-        if attempt.tries > 1 or attempt.progress.pieces:
-            return
-        topic = target.topic_target.name
-        partition = self._engine.partition(topic, target.queue.partition)
-        topic_judgement.check_batches(partition.config, topic, attempt.batches)
+        def judge(config: TopicConfig) -> None:
+            if self._settings.acks == "all":
+                target.partition.check_in_sync()
+            topic_judgement.check_batches(config, target.topic_target.name, batches)
+
+        progress = AppendProgress(run, expected_offset)
+        progress.judge = judge
+        return progress
 
     def _locate(self, target: QueueTarget) -> None:
         if target.partition is None:
@@ -307,9 +315,10 @@ class Sender:
 
     def _not_written(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Decide after a failed attempt: retry now, retry later, or fail."""
-        splits = not attempt.rebuilt and attempt.progress.expected_offset is None
+        is_new = not attempt.progress.pieces
+        splits = is_new and not attempt.rebuilt and attempt.progress.expected_offset is None
         is_refused = isinstance(error, InvalidRecordError | InvalidTimestampError)
-        if is_refused and len(attempt.batches) > 1:  # nothing was written yet: the other batches may be in order
+        if is_new and is_refused and len(attempt.batches) > 1:  # the other batches may be in order
             target.attempt, target.single_batches = None, len(attempt.batches)
             return
         if isinstance(error, RecordTooLargeError) and splits:  # nothing was written yet
@@ -357,7 +366,7 @@ class Sender:
         target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
         self.figures.note({"split": 1})
         attempt.run, attempt.rebuilt = _joined(runs), True
-        attempt.progress = AppendProgress(attempt.run)
+        attempt.progress = self._progress_of(target, attempt.batches, attempt.run)
         self.appender.stamp(target, attempt)
 
     # ---- results ---------------------------------------------------------------------------------

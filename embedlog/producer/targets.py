@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 CHECK_NS = 100_000_000  # between comparisons of a topic during direct appends in a set
 PACKED_BYTES_MAX = 64 << 10  # a larger batch is compressed by the producer's thread: that takes longer than its wake-up
-FLUSH_NEVER = 2**63 - 1  # flush.messages when no append waits for a sync
+LONG_MAX = 2**63 - 1
+FLUSH_NEVER = LONG_MAX  # flush.messages when no append waits for a sync
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 
 
@@ -86,7 +87,7 @@ class QueueTarget:
         elif self.direct != (id(writer), id(config), id(direct)):
             self.direct = (id(writer), id(config), id(direct))
             append, raw = direct.addresses
-            limits = config.flush_ms, config.batch_limit, "compact" in config.cleanup_policy
+            limits = config.flush_ms, config.batch_limit, config.compacted, *_time_limits(config)
             packer, codec, most = self._packing(plain_max)
             self.queue.open_direct(direct, direct.mutex, writer, config, append, raw, *limits, followers, packer, codec, most)
             self.followed = followers is not None
@@ -115,7 +116,6 @@ class TopicTarget:
     def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
         self.name = name
         self.config = config
-        self.registered = config  # as the topics of the log had it at the last call
         self.topic: Topic | None = None  # at the last call
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
@@ -164,15 +164,15 @@ class TopicTarget:
             for number in sorted({*known, *numbers})
             if number < partition_count
         ]
-        own_time = self.config.message_timestamp_type == "CreateTime"
+        past_ms, future_ms = _time_limits(self.config)
         self.route = _rows.Router(
             self.rows,
             [target.queue for target in self.targets],
             batch_size=self.batch_size,
             request_limit=min(self._settings.max_request_size, self.record_limit + HEADER_SIZE),
-            past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
-            future_ms=self.config.message_timestamp_after_max_ms if own_time else 2**63 - 1,
-            keys_required="compact" in self.config.cleanup_policy,
+            past_ms=past_ms,
+            future_ms=future_ms,
+            keys_required=self.config.compacted,
             keys_ignored=self._settings.partitioner_ignore_keys,
             seed=int.from_bytes(os.urandom(8), "little"),
             adaptive=self._settings.partitioner_adaptive_partitioning_enable,
@@ -187,6 +187,13 @@ def _packed(codec: int, level: int | None, plain: bytes) -> Any:
         return compression.compress(codec, plain, level)
     except (EmbedlogError, MemoryError):
         return None
+
+
+def _time_limits(config: TopicConfig) -> tuple[int, int]:
+    """The most that a given timestamp may be before, and after, the present time, in ms."""
+    if config.message_timestamp_type != "CreateTime":
+        return LONG_MAX, LONG_MAX
+    return config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
 
 
 def _number(target: QueueTarget) -> int:

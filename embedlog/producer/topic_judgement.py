@@ -2,7 +2,9 @@
 
 A record is judged twice. The call that sends it judges it by the settings that the producer knows, so that most mistakes are
 reported at once. The append judges it by the topic's settings of that moment: they may have changed since the call, by this
-process or by another one, and the topic may have been deleted and created anew.
+process or by another one, and the topic may have been deleted and created anew. The partition knows under its append lock
+whether the settings by which a run was judged are the present ones; if not, it reads them and asks again (APPEND-8). The direct
+append in C judges batches of single records by the same facts: their keys and their times.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def is_unchanged(opened: Opened) -> bool:
 
 def _is_mapped(page: system.Page, path: Path) -> bool:
     """Whether a store into the page reaches the file with this name: after a new mount the numbers of the file may be equal."""
-    page.move_topics(True)
+    page.touch_topics()
     with files.opened(path, files.READ) as fd:
         now = system.Page(fd, False, page.locked)
     try:

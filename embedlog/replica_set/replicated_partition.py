@@ -169,8 +169,8 @@ class ReplicatedPartition(LedPartition):
                 progress.epoch = epoch = leader.epoch
                 durable = leader.partition.config.flush_messages != NEVER
                 if not progress.complete:
-                    together = all_in_sync and progress.expected_offset is None  # a condition is decided by the leader alone
-                    followers = self._together(leader) if together else None
+                    searches = progress.expected_offset is not None or progress.is_in_doubt(stamp)  # in the leader's log
+                    followers = self._together(leader) if all_in_sync and not searches else None
                     if followers is None:
                         leader.partition.replica.require(epoch, all_in_sync=all_in_sync, needed=self._replicas.needed())
                     alone = flush and not (all_in_sync and durable)
@@ -179,6 +179,7 @@ class ReplicatedPartition(LedPartition):
                         run, deadline_ns=lock_deadline, stamp=stamp, flush=alone, progress=progress, followers=followers
                     )
                     self._replicas.note_worked(leader.node)
+                    durable = leader.partition.config.flush_messages != NEVER  # as it was at the append
                 appended = progress.appended()
                 if all_in_sync and progress.committed <= appended.last_offset:
                     end = appended.last_offset + 1

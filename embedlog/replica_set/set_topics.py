@@ -36,11 +36,15 @@ class SetTopics:
         state = self._hint()
         if state is self._state:
             return False
-        before, found = self._topics, {topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()}
-        self._topics, self._state = found, state
-        if _settings(before) != _settings(found):
-            self.settings_changed()
-        return True
+        while True:
+            before, found = self._topics, {topic.name: (topic_of(state, each), each) for each, topic in state.topics.items()}
+            self._topics, self._state = found, state
+            if _settings(before) != _settings(found):
+                self.settings_changed()
+            newest = self._hint()
+            if newest is state:
+                return True
+            state = newest  # another thread may have taken it over meanwhile, and this one the older state after it
 
     def get(self, name: str) -> Topic | None:
         """The topic; None if there is none with this name."""

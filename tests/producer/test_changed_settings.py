@@ -3,36 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import embedlog
 from embedlog import EmbedlogError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from tests.faults.harness.processes import until
 
 OLD_MS = 1_000_000_000_000  # 2001
+HOUR_MS = 3_600_000
+NEVER_MS = "9223372036854775807"
 LARGE = random.Random(1).randbytes(40_000)  # no codec makes it smaller
 
-# A setting, its two values, the arguments of a record that only the first one accepts, and the error with the second one
-CASES: dict[str, tuple[str, str, str, dict[str, Any], type[EmbedlogError]]] = {
-    "keyless": ("cleanup.policy", "delete", "compact", {"value": b"v"}, InvalidRecordError),
-    "old": (
-        "message.timestamp.before.max.ms",
-        "9223372036854775807",
+
+class Case(NamedTuple):
+    """A setting with two values, a record that only the first one accepts, and the error with the second one."""
+
+    setting: str
+    lenient: str
+    strict: str
+    record: dict[str, Any]
+    error: type[EmbedlogError]
+    others: Mapping[str, str] = MappingProxyType({})  # other settings of the topic
+
+
+def keyed(**named: Any) -> dict[str, Any]:
+    return {"value": b"v", "key": b"k", **named}
+
+
+CASES = {
+    "keyless": Case("cleanup.policy", "delete", "compact", {"value": b"v"}, InvalidRecordError),
+    "old": Case("message.timestamp.before.max.ms", NEVER_MS, "60000", keyed(timestamp_ms=OLD_MS), InvalidTimestampError),
+    "early": Case(
+        "message.timestamp.after.max.ms",
+        str(24 * HOUR_MS),
         "60000",
-        {"value": b"v", "key": b"k", "timestamp_ms": OLD_MS},
+        keyed(timestamp_ms=int(time.time() * 1000) + 12 * HOUR_MS),
         InvalidTimestampError,
     ),
-    "large": ("max.message.bytes", "1048588", "20000", {"value": LARGE, "key": b"k"}, RecordTooLargeError),
+    "own time": Case(
+        "message.timestamp.type",
+        "LogAppendTime",
+        "CreateTime",
+        keyed(timestamp_ms=OLD_MS),
+        InvalidTimestampError,
+        {"message.timestamp.before.max.ms": "60000"},
+    ),
+    "large": Case("max.message.bytes", "1048588", "20000", keyed(value=LARGE), RecordTooLargeError),
 }
 
 Log = embedlog.Log
@@ -116,138 +146,181 @@ def make_transactional(log: Log) -> Any:
     return producer
 
 
-Way = tuple[Callable[[Log], Any], Callable[[Log, Any, dict[str, Any]], None]]
-WAYS: dict[str, Way] = {
-    "send": (lambda log: log.producer(**QUIET), send),
-    "linger": (lambda log: log.producer(linger_ms=5, **QUIET), send_and_flush),
-    "serializer": (lambda log: log.producer(value_serializer=bytes, **QUIET), send),
-    "list": (lambda log: log.producer(**QUIET), send_batch),
-    "columns": (lambda log: log.producer(**QUIET), send_columns),
-    "compressed": (lambda log: log.producer(compression_type="lz4", **QUIET), send),
-    "conditional": (lambda log: log.producer(**QUIET), send_conditionally),
-    "transaction": (make_transactional, send_in_transaction),
-    "asyncio": (AsyncWriter, send_by_asyncio),
+class Way(NamedTuple):
+    """A way to write a record: what makes its producer, and the write."""
+
+    make: Callable[[Log], Any]
+    write: Callable[[Log, Any, dict[str, Any]], None]
+
+
+WAYS = {
+    "send": Way(lambda log: log.producer(linger_ms=0, **QUIET), send),
+    "linger": Way(lambda log: log.producer(linger_ms=5, **QUIET), send),
+    "flush": Way(lambda log: log.producer(linger_ms=5, **QUIET), send_and_flush),
+    "plain": Way(lambda log: log.producer(enable_idempotence=False, **QUIET), send),
+    "serializer": Way(lambda log: log.producer(value_serializer=bytes, **QUIET), send),
+    "list": Way(lambda log: log.producer(**QUIET), send_batch),
+    "columns": Way(lambda log: log.producer(**QUIET), send_columns),
+    "compressed": Way(lambda log: log.producer(compression_type="lz4", **QUIET), send),
+    "conditional": Way(lambda log: log.producer(**QUIET), send_conditionally),
+    "transaction": Way(make_transactional, send_in_transaction),
+    "asyncio": Way(AsyncWriter, send_by_asyncio),
 }
 
-
-DIRECT = {"send", "linger", "compressed", "asyncio"}  # the caller's thread appends, if it waits for one record
+EVERY = [(case, way) for case in CASES for way in WAYS]
+SOME = [(case, way) for case, way in EVERY if case == "keyless" or way in ("send", "list")]
+PAIRS = [pytest.param(SOME, id="some"), pytest.param(EVERY, id="every", marks=pytest.mark.slow)]
 
 # ---- ways to change the topic ----------------------------------------------------------------------------------------
 
+
+def alter(log: Log, settings: dict[str, str]) -> None:
+    log.alter_topic("t", settings)
+
+
+def recreate(log: Log, settings: dict[str, str]) -> None:
+    log.delete_topic("t")
+    log.create_topic("t", config=settings)
+
+
 CHILD = """
+import json
 import sys
+
 import embedlog
 
-with embedlog.open(sys.argv[1]) as log:
+paths = sys.argv[1:]
+with embedlog.open(paths if len(paths) > 1 else paths[0], config={"housekeeping": False}) as log:
     print("open", flush=True)
     for line in sys.stdin:
-        setting, value = line.split()
-        log.alter_topic("t", {setting: value})
-        print("altered", flush=True)
+        verb, settings = json.loads(line)
+        if verb == "recreate":
+            log.delete_topic("t")
+            log.create_topic("t", config=settings)
+        else:
+            log.alter_topic("t", settings)
+        print("changed", flush=True)
 """
 
 
 class OtherProcess:
-    """Changes settings of the topic by a process that stays open."""
+    """Changes the topic by a process that stays open."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-c", CHILD, str(path)]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, paths: list[Path]) -> None:
+        command = [sys.executable, "-c", CHILD, *map(str, paths)]
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._expect("open")
 
     def _expect(self, word: str) -> None:
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline().strip() == word
+        assert self.child.stdout is not None
+        assert self.child.stdout.readline().strip() == word
 
-    def alter(self, log: Log, setting: str, value: str) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(f"{setting} {value}\n")
-        self._child.stdin.flush()
-        self._expect("altered")
+    def change(self, verb: str, settings: dict[str, str]) -> None:
+        assert self.child.stdin is not None
+        self.child.stdin.write(json.dumps([verb, settings]) + "\n")
+        self.child.stdin.flush()
+        self._expect("changed")
+
+    def alter(self, log: Log, settings: dict[str, str]) -> None:
+        self.change("alter", settings)
+
+    def recreate(self, log: Log, settings: dict[str, str]) -> None:
+        self.change("recreate", settings)
 
     def close(self) -> None:
-        self._child.communicate(timeout=30)
+        self.child.communicate(timeout=30)
 
 
-def alter_here(log: Log, setting: str, value: str) -> None:
-    log.alter_topic("t", {setting: value})
+Change = Callable[[Log, dict[str, str]], None]
+PLACES = ["this handle", "another handle", "another process"]
 
 
-def recreate(log: Log, setting: str, value: str) -> None:
-    log.delete_topic("t")
-    log.create_topic("t", config={setting: value})
+def change_of(place: str, verb: str, paths: list[Path], until_end: ExitStack) -> Change:
+    """What changes the topic, by one of the places."""
+    if place == "another process":
+        process = OtherProcess(paths)
+        until_end.callback(process.close)
+        return process.recreate if verb == "recreate" else process.alter
+    change = recreate if verb == "recreate" else alter
+    if place == "this handle":
+        return change
+    other = until_end.enter_context(embedlog.open(paths if len(paths) > 1 else paths[0], config={"housekeeping": False}))
+    return lambda log, settings: change(other, settings)
 
 
-CHANGES = {"here": alter_here, "recreated": recreate}
-
-
-def attempt_each_way(log: Log, change: Callable[[Log, str, str], None], *, first: bool, strict_first: bool) -> list[str]:
-    """Writes in each way after each change of a setting, and returns what was not as the present settings want it."""
+def attempt_each(log: Log, change: Change, pairs: list[tuple[str, str]], *, first: bool, strict_first: bool) -> list[str]:
+    """Write in each way after each change of a setting, and return what was not as the present settings want it."""
     wrong = []
-    for case, (setting, lenient, strict, record, error) in CASES.items():
-        for way, (make, write) in WAYS.items():
-            before, after = (strict, lenient) if strict_first else (lenient, strict)
-            recreate(log, setting, before)
-            producer = make(log)
+    for case, way in pairs:
+        setting, lenient, strict, record, error, others = CASES[case]
+        before, after = (strict, lenient) if strict_first else (lenient, strict)
+        every = {each.setting: None for each in CASES.values()}
+        log.alter_topic("t", {**every, **others, setting: before})
+        with contextlib.closing(WAYS[way].make(log)) as producer:
+            if first:
+                for _ in range(2):  # the second one is appended by this thread, if it waits for one record
+                    WAYS[way].write(log, producer, {"value": b"first", "key": b"k"})
+            change(log, {**others, setting: after})
+            outcome: object = None
             try:
-                if first:
-                    write(log, producer, {"value": b"first", "key": b"k"})
-                change(log, setting, after)
-                outcome: object = None
-                try:
-                    write(log, producer, record)
-                except EmbedlogError as refusal:
-                    outcome = refusal
-                is_right = outcome is None if strict_first else isinstance(outcome, error)
-                if not is_right:
-                    wrong.append(f"{case}, {way}: {outcome!r}")
-            finally:
-                producer.close()
+                WAYS[way].write(log, producer, record)
+            except EmbedlogError as refusal:
+                outcome = refusal
+        is_right = outcome is None if strict_first else isinstance(outcome, error)
+        if not is_right:
+            wrong.append(f"{case}, {way}: {outcome!r}")
     return wrong
 
 
+@pytest.mark.sample(0.4)
+@pytest.mark.parametrize("pairs", PAIRS)
 @pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
 @pytest.mark.parametrize("first", [False, True], ids=["before the first write", "after a write"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_setting_decides_about_the_next_record(tmp_path: Path, change: str, first: bool, strict_first: bool) -> None:
+@pytest.mark.parametrize("verb", ["alter", "recreate"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_changed_setting_decides_about_the_next_record(
+    tmp_path: Path,
+    until_end: ExitStack,
+    place: str,
+    verb: str,
+    first: bool,
+    strict_first: bool,
+    pairs: list[tuple[str, str]],
+) -> None:
+    """The next append after the return of the change, without a wait."""
+    log = until_end.enter_context(embedlog.open(tmp_path / "log", config={"housekeeping": False}))
+    log.create_topic("t")
+    change = change_of(place, verb, [tmp_path / "log"], until_end)
+    assert attempt_each(log, change, pairs, first=first, strict_first=strict_first) == []
+
+
+@pytest.mark.sample(0.4)
+@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_changed_setting_decides_on_a_set(
+    tmp_path: Path, until_end: ExitStack, place: str, strict_first: bool, pairs: list[tuple[str, str]]
+) -> None:
+    """The decision log has the settings there, and the directory of the leader shows the change."""
+    paths = [tmp_path / "d1", tmp_path / "d2"]
+    log = until_end.enter_context(embedlog.open(paths, config={"housekeeping": False}))
+    log.create_topic("t", replication_factor=2)
+    change = change_of(place, "alter", paths, until_end)
+    assert attempt_each(log, change, pairs, first=True, strict_first=strict_first) == []
+
+
+def test_a_setting_that_changed_there_and_back_decides(tmp_path: Path) -> None:
+    """Only the producer's thread has noticed the first change, after an append that was not refused."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
-        assert attempt_each_way(log, CHANGES[change], first=first, strict_first=strict_first) == []
-
-
-@pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
-def test_a_setting_that_another_process_changed_decides_about_the_next_record(
-    tmp_path: Path, until_end: ExitStack, strict_first: bool
-) -> None:
-    log = until_end.enter_context(embedlog.open(tmp_path / "log", config={"housekeeping": False}))
-    log.create_topic("t")
-    other = OtherProcess(tmp_path / "log")
-    until_end.callback(other.close)
-    wrong = attempt_each_way(log, other.alter, first=True, strict_first=strict_first)
-    assert [line for line in wrong if line.partition(", ")[2].partition(":")[0] not in DIRECT] == []
-
-
-def test_a_direct_append_soon_notices_a_setting_that_another_process_changed(tmp_path: Path, until_end: ExitStack) -> None:
-    """The thread of the caller appends without a look at the topics; the producer's thread looks every 100 ms."""
-    log = until_end.enter_context(embedlog.open(tmp_path / "log", config={"housekeeping": False}))
-    log.create_topic("t")
-    other = OtherProcess(tmp_path / "log")
-    until_end.callback(other.close)
-    producer = until_end.enter_context(log.producer(on_delivery_error="log"))
-    producer.send("t", b"v").result(20)
-    other.alter(log, "cleanup.policy", "compact")
-    deadline_s = time.monotonic() + 20
-    with pytest.raises(InvalidRecordError, match="every record needs a key"):
-        while time.monotonic() < deadline_s:
+        with log.producer(on_delivery_error="log") as producer:
+            for _ in range(5):
+                producer.send("t", b"v", key=b"k").result(20)
+            log.alter_topic("t", {"cleanup.policy": "compact"})
+            producer.send("t", b"v", key=b"k").result(20)
+            until(lambda: "t" not in producer._routes, "the thread to notice the change")
+            log.alter_topic("t", {"cleanup.policy": "delete"})
             producer.send("t", b"v").result(20)
-
-
-@pytest.mark.parametrize("strict_first", [False, True], ids=["stricter", "laxer"])
-def test_a_changed_setting_decides_on_a_set(tmp_path: Path, strict_first: bool) -> None:
-    directories = [tmp_path / "d1", tmp_path / "d2"]
-    with embedlog.open(directories, config={"housekeeping": False}) as log:
-        log.create_topic("t")
-        assert attempt_each_way(log, alter_here, first=True, strict_first=strict_first) == []
 
 
 def test_records_of_an_open_batch_are_judged_when_it_is_written(tmp_path: Path) -> None:

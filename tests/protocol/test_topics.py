@@ -1,6 +1,6 @@
 """DIR-1 and DIR-2 of the protocol, step by step with processes that stop or die between two steps.
 
-Each test also runs with the rule switched off, and must fail then.
+Tests of a rule also run with the rule switched off, and must fail then.
 """
 
 from __future__ import annotations
@@ -49,8 +49,16 @@ def appender_comes_before_the_renaming(play: Play) -> Verdict:
     return verdict
 
 
-def test_dir_1_the_flag_is_looked_at_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
-    check_rule("no_deleted_flag", appender_comes_before_the_renaming, nursery, tmp_path)
+@pytest.mark.parametrize("mutants", [(), ("no_deleted_flag",), ("any_settings",)], ids=["both", "no flag", "no word"])
+def test_dir_1_no_record_is_appended_to_a_deleted_topic(nursery: Nursery, tmp_path: Path, mutants: tuple[str, ...]) -> None:
+    """Under the lock, the flag shows the deletion, and so does the directory's topics word (APPEND-8)."""
+    verdict = appender_comes_before_the_renaming(Play(nursery, tmp_path / "log", mutants=mutants))
+    assert not verdict.violations, verdict
+
+
+def test_dir_1_without_flag_and_word_a_record_is_appended_to_a_deleted_topic(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", mutants=("no_deleted_flag", "any_settings"))
+    assert appender_comes_before_the_renaming(play).violations
 
 
 def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
@@ -73,8 +81,34 @@ def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
     return verdict
 
 
+def test_dir_1_no_record_of_a_deleted_topic_is_appended_to_a_new_one(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = appender_meets_a_new_topic_of_the_same_name(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+
+
+def marker_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
+    """A ends a transaction, and waits for the append lock with the marker, which no setting concerns; B deletes and creates."""
+    a, b = play.enter(), play.enter()
+    a.call("owner", "id")
+    a.call("transact", "id", [b"v"])
+    old_id = id_bytes(b.call("on_log", "describe_topic", TOPIC).topic_id)
+    a.arm(["lock"], "stop_before", name=f"{TOPIC}-0/{file_names.LOCK}")
+    a.start("end", "id", True)
+    a.wait_stopped()
+    b.call("on_log", "delete_topic", TOPIC)
+    b.call("create_topic", TOPIC, 1)
+    a.resume()
+    verdict = Verdict()
+    answer_of(a)
+    if (ends := b.call("ends")) != {0: (0, 0)}:
+        verdict.violations.append(f"{ends}: the new topic was empty")
+    if old_id in (play.partition / file_names.PAGE).read_bytes():
+        verdict.violations.append("the new topic's page was taken over in the name of the old one")
+    return verdict
+
+
 def test_dir_1_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
-    check_rule("no_topic_id_check", appender_meets_a_new_topic_of_the_same_name, nursery, tmp_path)
+    check_rule("no_topic_id_check", marker_meets_a_new_topic_of_the_same_name, nursery, tmp_path)
 
 
 def read_over_a_deletion(directory: Path) -> str:
@@ -112,18 +146,20 @@ def test_dir_1_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> N
         assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
 
 
-def test_dir_1_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", ["locked", "before-publish"])
+def test_dir_1_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path, point: str) -> None:
+    """Its record is refused if it was not written yet: the topic is being deleted."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
     b = play.enter(config={"lock.timeout.ms": 200})
-    play.stop_in_append(a, "locked")
+    play.stop_in_append(a, point)
     with pytest.raises(RemoteError, match="LockTimeoutError"):
         b.call("on_log", "delete_topic", TOPIC)
     b.call("create_topic", "other", 1)
     assert b.call("on_log", "topics") == ["other"]
     a.resume()
-    a.result()
+    assert answer_of(a) == ("UnknownTopicOrPartitionError" if point == "locked" else [1])
     b.call("create_topic", "third", 1)
     assert list(play.directory.glob(f"{TOPIC}-0.*-delete"))
     b.call("create_topic", TOPIC, 1)

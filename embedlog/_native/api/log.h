@@ -160,6 +160,8 @@ typedef struct {
     int32_t all_in_sync;             /* acks=all: the least decided ISR, if the page requires no larger one; 0: the size does not matter */
     int32_t data_epoch;              /* of a follower's last batch that this process copied; -1 unknown */
     int64_t cuts;                    /* EL_WORD_CUTS when the descriptors were opened */
+    int64_t topics;                  /* the directory's topics word before the partition's settings were read, or EL_UNKNOWN_TOPICS. An
+                                      * odd one counts for one append: its process may have been killed, and then no other follows */
     int64_t lock_changed_ns;         /* change time of the lock file, whose path was compared after it; 0 none */
     int64_t directory_lock_changed_ns;
     int32_t directory_lock_fd;       /* -1 none */
@@ -173,11 +175,14 @@ typedef struct {
     int64_t lock_waited_max_ns;      /* since the caller set it to 0 */
 } el_writer;
 
+enum el_topics_values { EL_UNKNOWN_TOPICS = -1 }; /* odd, and no topics word has this value */
+
 enum el_append_code {
     EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,
     EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8, EL_MUST_CATCH_UP = 9, EL_NOT_DATA = 10, /* a control batch in a run of data */
     EL_NOT_LEADER = 11,              /* the page does not lead in the required epoch, or belongs to a set */
-    EL_TOO_FEW = 12                  /* the decided ISR is smaller than min.insync.replicas */
+    EL_TOO_FEW = 12,                 /* the decided ISR is smaller than min.insync.replicas */
+    EL_OTHER_SETTINGS = 13           /* a topic of the directory may have other settings than those by which the records were judged */
 };
 
 typedef struct {
@@ -221,9 +226,11 @@ int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, cons
 int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out);
 /* Clears the owner field (unless `broken`), unlocks, wakes the next process. */
 int32_t el_append_end(el_writer *writer, int32_t broken);
-/* The three calls in one: the usual path. `known` (NULL: no check) is the cached state of the producer. If the producer's slot has
- * changed, or the run does not continue this state, nothing is written and EL_MUST_CATCH_UP returned. Advances the cached state over the
- * appended run. */
+/* Whether no topic of the directory has changed since `topics` of the writer. REQUIRES: el_append_begin. */
+int32_t el_settings_are_present(el_writer *writer);
+/* The three calls in one, with el_settings_are_present (else EL_OTHER_SETTINGS): the usual path. `known` (NULL: no check) is the cached
+ * state of the producer. If the producer's slot has changed, or the run does not continue this state, nothing is written and
+ * EL_MUST_CATCH_UP returned. Advances the cached state over the appended run. */
 int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
                   int64_t deadline_ns, el_appended *out);
 /* Type of el_append for the other extension module, which gets its address; append.c checks that both agree. */

@@ -279,6 +279,8 @@ static int32_t append_run(el_writer *writer, const el_input *input, el_appended 
     out->position = before.segment_size;
     out->append_time_ms = run.append_time ? run.now_ms : -1;
     if (!input->source) {
+        if (writer->topics & 1)             /* an odd value counts for one append */
+            writer->topics = EL_UNKNOWN_TOPICS;
         writer->appended_bytes += taken;
         writer->appended_records += run.tuple.log_end - before.log_end;
     }

@@ -5,18 +5,28 @@
  * CTOGETHER-3  a follower takes the run by the code of a copy (el_follow): epoch, position and segment are compared under its lock
  * CTOGETHER-4  what a follower does not take at once is left to the caller, which copies it without the leader's lock
  * CTOGETHER-5  after a slow write of a follower all runs are left to the caller for a while. Other processes must not wait for the
- *              leader's lock because a follower's disk is slow */
+ *              leader's lock because a follower's disk is slow
+ *
+ * Records were judged by settings of their topic that were read at one value of the directory's topics word. It is compared under the
+ * lock, which needs no system call: another value means that a topic has changed, and nothing is written. */
 #include "log/append.h"
+#include "testing/mutants.h"
 
 enum { SLOW_NS = 250000000 };             /* a write of a follower that lasts longer */
 #define APART_NS 10000000000LL
+
+int32_t el_settings_are_present(el_writer *writer) {
+    return !writer->directory || el_topics(writer->directory) == writer->topics || el_is_mutant(EL_ANY_SETTINGS);
+}
 
 int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
                   int64_t deadline_ns, el_appended *out) {
     int32_t rc = el_append_begin(writer, deadline_ns);
     if (rc != EL_OK)
         return rc;
-    if (known && el_must_catch_up(writer, data, size, known))
+    if (!el_settings_are_present(writer))
+        rc = EL_OTHER_SETTINGS;
+    else if (known && el_must_catch_up(writer, data, size, known))
         rc = EL_MUST_CATCH_UP;
     else
         rc = el_append_held(writer, data, size, rows, row_count, out);
@@ -97,6 +107,8 @@ static int32_t append_locked(el_together *together, const uint8_t *data, int64_t
     el_replica replica;
     if (el_page_read_replica(leader->page, &tuple, &replica) < 0)
         return EL_MUST_REMAP;
+    if (!el_settings_are_present(leader))
+        return EL_OTHER_SETTINGS;
     if (together->all_in_sync && replica.role == EL_ROLE_LEADER && !is_maximal_isr(together, &replica))
         return EL_OTHER_ISR;
     if (known && el_must_catch_up(leader, data, size, known))

@@ -4,7 +4,10 @@
  * CINLINE-2  every unusual case (a roll, a lock that is not free, an error, columns, a durable topic) is left to the producer's thread. The
  *            batches are unchanged and the thread starts with them. A batch with an unknown outcome has the same sequences there
  * CINLINE-3  the thread is asked at intervals to check the queue, as it does after every write of its own
- * CINLINE-4  a batch is compressed before the queue is entered, because that runs byte code. It is sealed first, and written from a copy */
+ * CINLINE-4  a batch is compressed before the queue is entered, because that runs byte code. It is sealed first, and written from a copy
+ *
+ * A batch may have been judged by older settings of its topic than those for which inline appends were enabled: it is judged again by
+ * its keys and times. The append itself writes nothing if a topic has changed since these settings were read, also in another process. */
 #include "codec/batch.h"
 #include "objects/packed.h"
 
@@ -32,10 +35,10 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     PyObject *partition, *mutex, *writer, *config, *followers;
     unsigned long long append, raw;
     PyObject *packer;
-    long long flush_ms, batch_bytes_max, packed_max;
+    long long flush_ms, batch_bytes_max, past_ms, future_ms, packed_max;
     int codec, keys_required;
-    if (!PyArg_ParseTuple(args, "OOOOKKLLpOOiL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
-                          &batch_bytes_max, &keys_required, &followers, &packer, &codec, &packed_max))
+    if (!PyArg_ParseTuple(args, "OOOOKKLLpLLOOiL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms,
+                          &batch_bytes_max, &keys_required, &past_ms, &future_ms, &followers, &packer, &codec, &packed_max))
         return NULL;
     if (followers == Py_None) followers = NULL;
     if (followers && !followers_valid(followers)) {
@@ -58,6 +61,8 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     self->flush_ns = flush_ms > INT64_MAX / 1000000 ? INT64_MAX : flush_ms * 1000000;
     self->batch_bytes_max = batch_bytes_max;
     self->keys_required = keys_required;
+    self->past_ms = past_ms;
+    self->future_ms = future_ms;
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) Py_XDECREF(before[i]); /* last: the queue is complete */
     Py_RETURN_NONE;
 }
@@ -106,7 +111,13 @@ static int attribute_is(PyObject *object, PyObject *name, PyObject *expected) {
     return found == expected;
 }
 
-static int queue_usual(const el_queue *queue, const el_producer_batch *batch) {
+/* Whether the settings accept each record of a batch that was judged by other ones. */
+static int batch_accepted(const el_queue *queue, const el_producer_batch *batch, int64_t now_ms) {
+    if (queue->keys_required && batch->keyless) return 0;
+    return batch->max_timestamp - now_ms <= queue->future_ms && now_ms - batch->min_timestamp <= queue->past_ms;
+}
+
+static int queue_usual(const el_queue *queue, const el_producer_batch *batch, int64_t now_ms) {
     const el_accumulator *shared = queue->accumulator;
     if (!queue->target || queue->busy || queue->check_due || queue->not_before_ns || queue->queued_bytes > BYTES_MAX) return 0;
     if (queue->producer_id >= 0 && queue->seen < 0) return 0; /* the log must be read first */
@@ -114,7 +125,7 @@ static int queue_usual(const el_queue *queue, const el_producer_batch *batch) {
     int ahead = 0;
     for (const el_producer_batch *each = queue->first; each; each = each->next) {
         if (each->run || each->state == EL_TAKEN || each->size > queue->batch_bytes_max || ++ahead > BATCHES_MAX) return 0;
-        if (queue->keys_required && each->keyless) return 0; /* judged by older settings of the topic */
+        if (!batch_accepted(queue, each, now_ms)) return 0;
         if (each == batch) return 1;
     }
     return 0;
@@ -247,13 +258,20 @@ static void queue_write(el_queue *queue, el_producer_batch *batch, const el_pack
     queue->check_due = now - queue->checked_ns > CHECK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
 }
 
+/* Whether the settings count until the topics word changes. REQUIRES the partition's mutex. */
+static int settings_known(const el_queue *queue) {
+    const el_writer *writer = queue->together ? queue->together->leader : queue->raw;
+    return !(writer->topics & 1);
+}
+
 /* Enters partition and queue, and writes. Other code may have run since the conditions were checked: they are checked again. */
-static void direct_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed, int64_t limit_ns) {
+static void direct_write(el_queue *queue, el_producer_batch *batch, const el_packed *packed, int64_t now_ms, int64_t limit_ns) {
     el_held held = held_take(queue);
     int turn = 0;
     if (partition_enter(&held)) {
         int same = queue->writer == held.writer && queue->followers == held.followers && (!queue->packer || queue->first == batch);
-        turn = batch->queue == queue && queue_usual(queue, batch) && same && el_queue_enter(queue);
+        int usual = batch->queue == queue && queue_usual(queue, batch, now_ms) && same && settings_known(queue);
+        turn = usual && el_queue_enter(queue);
         if (turn) queue_write(queue, batch, packed, limit_ns);
         partition_leave(&held);
     }
@@ -264,10 +282,11 @@ static void direct_write(el_queue *queue, el_producer_batch *batch, const el_pac
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {
     el_queue *queue = batch->queue;
     el_packed packed = {NULL, 0};
-    if (!queue || !queue_usual(queue, batch)) return 0;
+    int64_t now_ms = el_wall_ms();
+    if (!queue || !queue_usual(queue, batch, now_ms)) return 0;
     Py_INCREF(EL_OBJECT(queue));
     int ready = el_packed_make(&packed, queue, batch);
-    if (ready > 0 && batch->queue == queue && queue_usual(queue, batch)) direct_write(queue, batch, &packed, limit_ns);
+    if (ready > 0 && batch->queue == queue && queue_usual(queue, batch, now_ms)) direct_write(queue, batch, &packed, now_ms, limit_ns);
     PyMem_Free(packed.data);
     if (!el_is_settled(batch) && batch->state == EL_SEALED) el_wake_thread(batch->accumulator); /* sealed here: the thread writes it */
     Py_DECREF(EL_OBJECT(queue));

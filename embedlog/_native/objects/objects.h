@@ -151,6 +151,7 @@ struct el_queue {
     int64_t flush_ns;            /* upper bound of unsynced time; later the thread must sync */
     int64_t batch_bytes_max;     /* the thread rejects larger batches */
     int keys_required;           /* the thread rejects batches with a record without a key */
+    int64_t past_ms, future_ms;  /* the thread rejects batches with a timestamp that is farther from now */
     PyObject *target, *mutex, *writer, *config, *followers, *packer; /* for inline appends; NULL: disabled, no followers, not compressed */
     el_append_call append; el_writer *raw; /* of the other extension: Python passes both addresses */
     el_together_call append_together; el_together *together; /* the same with followers */

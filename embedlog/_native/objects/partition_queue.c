@@ -271,7 +271,7 @@ static PyMethodDef queue_methods[] = {
     {"rest", EL_ALONE(queue_rest), METH_O, "rest(seconds): delays the next attempt; 0 ends the delay."},
     {"open_direct", (PyCFunction)(void (*)(void))EL_ALONE(el_open_direct), METH_VARARGS,
      "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max,\n"
-     "keys_required, followers, packer, codec, packed_max): enables\n"
+     "keys_required, past_ms, future_ms, followers, packer, codec, packed_max): enables\n"
      "inline appends. followers: None, or a tuple of (partition, mutex, writer), with the addresses of el_append_together."},
     {"collect_inline", EL_ALONE(el_collect_inline), METH_NOARGS,
      "collect_inline() -> metrics of inline appends since the last call, None if there were none: batches, records, bytes, largest batch,\n"

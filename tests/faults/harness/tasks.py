@@ -207,6 +207,12 @@ def append(stage: Stage, values: list[bytes], partition: int = 0, topic: str = T
 
 
 @task
+def append_one(stage: Stage, value: bytes, partition: int = 0, topic: str = TOPIC) -> int:
+    """Append one record; its offset, once acknowledged. From the second one on the caller's thread appends it."""
+    return stage.producer.send(topic, value, partition=partition).result(30).offset
+
+
+@task
 def flush(stage: Stage, topic: str = TOPIC) -> None:
     stage.opened.flush(topic)
 

@@ -37,6 +37,7 @@ C_BITS = {
     "no_fence": 13,
     "any_epoch_leads": 14,
     "stable_at_the_marker": 15,
+    "any_settings": 16,
 }
 
 
