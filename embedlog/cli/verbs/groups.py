@@ -89,7 +89,10 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
             return _list(log, names, options)
         if action == "describe":
             readable = Readable()
-            return max(_describe(list(readable.each(names, log.describe_group)), options), readable.status(True))
+            found = list(readable.each(names, log.describe_group))
+            status = max(_describe(found, options), readable.status(True))
+            _tell_share_groups(found)
+            return status
         if action == "delete":
             return _delete(log, names)
         if action == "delete-offsets":
@@ -172,6 +175,14 @@ def _describe(found: list[GroupDescription], options: dict[str, Any]) -> int:
                              place.member_id, reader and reader.client_host, reader and reader.client_id])  # fmt: skip
         table(columns, rows)
     return 0 if found else 1
+
+
+def _tell_share_groups(found: list[GroupDescription]) -> None:
+    """Say where the positions of share groups are: they have no committed offsets."""
+    for each in found:
+        if each.type == "share" and not current().json:
+            text = "its positions are in __share_group_state, which embedlog dump --share-group-state-decoder prints"
+            tell(f"embedlog: {each.group_id} is a share group: {text}")
 
 
 def _assigned(member: embedlog.MemberDescription) -> str:
