@@ -14,7 +14,7 @@ import click
 
 import embedlog
 from embedlog import GroupDescription, Log, TopicPartition
-from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names
+from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names, words
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.option_words import in_options
 from embedlog.cli.output import document, table
@@ -23,6 +23,8 @@ from embedlog.cli.reset_plans import exported, imported
 from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling")
+TYPES = ("classic", "consumer", "share", "streams")
 _TARGETS = (
     "--to-earliest",
     "--to-latest",
@@ -46,8 +48,17 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--all-groups", is_flag=True, help="All groups."),
         click.option("--members", is_flag=True, help="Describe members."),
         click.option("--offsets", is_flag=True, help="Describe offsets (the default)."),
-        click.option("--state", is_flag=False, flag_value="", metavar="[STATE,…]", help="Describe or list states."),
-        click.option("--type", "kind", is_flag=False, flag_value="", metavar="[TYPE,…]", help="List types."),
+        click.option(
+            "--state",
+            is_flag=False,
+            flag_value="",
+            metavar="[STATE,…]",
+            shell_complete=words(*STATES),
+            help="Describe or list states.",
+        ),
+        click.option(
+            "--type", "kind", is_flag=False, flag_value="", metavar="[TYPE,…]", shell_complete=words(*TYPES), help="List types."
+        ),
         click.option("--verbose", is_flag=True, help="Describe the partitions of members."),
         click.option("--topic", "topics", multiple=True, shell_complete=topic_names, metavar="TOPIC[:N,…]"),
         click.option("--all-topics", is_flag=True, help="All partitions with a committed offset."),

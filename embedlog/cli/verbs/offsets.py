@@ -12,7 +12,7 @@ import click
 
 import embedlog
 from embedlog import Consumer, Log, TopicPartition
-from embedlog.cli.arguments import matching, numbers, topic_option
+from embedlog.cli.arguments import matching, numbers, topic_option, words
 from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
@@ -28,7 +28,12 @@ TIME_MAX = 2**63 - 1
 @click.option(
     "--topic-partitions", metavar="REGEX:RANGE,…", help="Topics with partitions: n, a-b (b exclusive), a-, -b, or none."
 )
-@click.option("--time", default="latest", help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.")
+@click.option(
+    "--time",
+    default="latest",
+    shell_complete=words(*NAMED),
+    help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.",
+)
 @internal_option()
 @click.option("--exclude-internal-topics", is_flag=True, help="The default, as --include-internal has not been given.")
 def offsets(

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import embedlog
-from embedlog.cli.arguments import actions, settings, topic_option
+from embedlog.cli.arguments import actions, settings, topic_option, topic_settings
 from embedlog.cli.internal_topics import hidden_topics, internal_option, no_match, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
@@ -50,7 +50,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--partitions", type=int, help="Number of partitions, for --create and --alter.")
 @click.option("--replication-factor", type=int, help="Directories that hold each partition.")
 @click.option("--replica-assignment", help="Nodes of each partition: 1:2,2:3.")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Setting of a new topic.")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", shell_complete=topic_settings, help="Setting of a new topic.")
 def topics(action: str | None, topic: str | None, **options: Any) -> int:
     """List (the default), create, describe, alter and delete topics.
 

@@ -11,6 +11,7 @@ import os
 import click
 
 import embedlog
+from embedlog.cli.arguments import topic_names
 from embedlog.cli.internal_topics import hidden_topics, internal_option, tell_hidden
 from embedlog.cli.invocation import current, directories, open_log, verb
 from embedlog.cli.output import document, size_of, table
@@ -19,7 +20,7 @@ from embedlog.cli.readable import Readable
 
 @verb()
 @click.option("--describe", is_flag=True, help="As in Kafka; without effect.")
-@click.option("--topic-list", metavar="TOPIC,…", help="Only these topics.")
+@click.option("--topic-list", metavar="TOPIC,…", shell_complete=topic_names, help="Only these topics.")
 @internal_option()
 @click.option("--bytes", "exact", is_flag=True, help="Print bytes without units.")
 def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bool) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from embedlog.cli.arguments import partition_names
 from embedlog.cli.invocation import current, directories, verb
 from embedlog.cli.terminal import tell
 from embedlog.dump.files import DECODERS, Options, dump, partition_files
@@ -29,7 +30,7 @@ def _refused(function: click.decorators.FC) -> click.decorators.FC:
 
 
 @verb(name="dump", exclusive=[("--offsets-decoder", "--transaction-log-decoder", "--share-group-state-decoder")])
-@click.argument("partitions", nargs=-1, metavar="[TOPIC-N]…")
+@click.argument("partitions", nargs=-1, metavar="[TOPIC-N]…", shell_complete=partition_names)
 @click.option("--files", "names", multiple=True, metavar="FILE,…", help="Files of any directory, instead of partitions of -d.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values.")
 @click.option("--deep-iteration", is_flag=True, help="Print a line for each record.")
