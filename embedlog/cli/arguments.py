@@ -106,13 +106,14 @@ def words(*texts: str) -> Callable[..., list[CompletionItem]]:
     return complete
 
 
-def topic_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes the name of a setting of a topic; = follows it where a value is expected."""
-    from embedlog.config.options import dotted, options_of
-    from embedlog.config.topic import TopicConfig
+def _settings_of_topics(sign: str) -> Callable[[embedlog.Log, str], Iterable[str]]:
+    """The names of the settings of a topic; `sign` follows each."""
 
-    sign = "" if "delete" in (parameter.name or "") else "="
-    return words(*(f"{dotted(name)}{sign}" for name in options_of(TopicConfig)))(context, parameter, incomplete)
+    def names(log: embedlog.Log, incomplete: str) -> list[str]:
+        before, comma, _ = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}{sign}" for name in log.config.topic_config({}).as_kafka()]
+
+    return names
 
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -120,6 +121,8 @@ POSITIONS = ("beginning", "end", "stored", "@", "s@", "e@")
 
 topic_names = completed(_topic_names)
 partition_names = completed(_partition_names)
+topic_settings = completed(_settings_of_topics("="))
+topic_setting_names = completed(_settings_of_topics(""))
 group_ids = completed(lambda log, incomplete: log.groups())
 
 

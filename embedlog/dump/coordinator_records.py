@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from embedlog.format.wire import LONG, NUMBER, SHORT, Flexible, Plain
-from embedlog.transaction import Status
 
 _BYTE = struct.Struct(">b")
 _PORT = struct.Struct(">H")
@@ -167,7 +166,9 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ), newest=0)),
     23: (_GROUP, Schema((Field("epoch", "int32"), Field("subtopologies", _SUBTOPOLOGY, many=True)), newest=0)),
 }  # fmt: skip
-_STATUSES: Final = {status.value: status.name.title().replace("_", "") for status in Status}
+_STATUSES: Final = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence",
+)  # fmt: skip
 TRANSACTIONS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     0: (_texts("transactionalId"), Schema((
         Field("producerId", "int64"), Field("previousProducerId", "int64", since=1, tag=0, default=-1),
@@ -253,7 +254,7 @@ def _value_of(kind: int, value: bytes, schema: Schema) -> str:
                 member[name] = _embedded(member[name], fields)
     if "transactionStatus" in data:
         status = data["transactionStatus"]
-        data["transactionStatus"] = _STATUSES.get(status, str(status))
+        data["transactionStatus"] = _STATUSES[status] if 0 <= status < len(_STATUSES) else str(status)
     return _json({"version": str(version), "data": data})
 
 

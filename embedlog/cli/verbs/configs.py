@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from embedlog import Log
-from embedlog.cli.arguments import settings, topic_names, topic_settings
+from embedlog.cli.arguments import settings, topic_names, topic_setting_names, topic_settings
 from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
@@ -36,7 +36,7 @@ _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metri
     help="Brackets protect commas: cleanup.policy=[compact,delete].",
 )
 @click.option("--add-config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Lines of key=value.")
-@click.option("--delete-config", metavar="KEY,…", shell_complete=topic_settings, help="Settings that get the default again.")
+@click.option("--delete-config", metavar="KEY,…", shell_complete=topic_setting_names, help="Settings that get the default again.")
 def configs(entity_type: str, topic: str | None, alter: bool, include_internal: bool, **options: Any) -> int:
     """Print and change settings of topics.
 
