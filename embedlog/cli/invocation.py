@@ -7,6 +7,7 @@ INVOCATION-3  options that exclude each other are refused, with the names of two
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,13 @@ def open_log(*, read_only: bool = True, create: bool = False) -> embedlog.Log:
     """The log of this invocation: one directory, or a set. It is created only if `create`."""
     places = directories()
     path = places[0] if len(places) == 1 else places
-    return embedlog.open(path, read_only=read_only, create=create, progress=loads())
+    try:
+        return embedlog.open(path, read_only=read_only, create=create, progress=loads())
+    except embedlog.StorageError as problem:
+        if len(places) > 1 or problem.errno != errno.ENOENT or os.path.lexists(places[0]):
+            raise
+        text = "no such log directory; topics --create makes one"
+        raise embedlog.StorageError(text, errno=errno.ENOENT, path=os.path.abspath(places[0])) from problem
 
 
 def write_examples(verb: str | None, formatter: click.HelpFormatter) -> None:

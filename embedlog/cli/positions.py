@@ -66,7 +66,8 @@ def _starts(
         number = int(text)
         return {tp: limits[tp] + number if text.startswith("-") else number for tp in tps}
     expected = "beginning, end, stored, an offset, -n, @time, s@time or e@time"
-    raise click.UsageError(f"{option}: expected {expected}, found {text!r}")
+    hint = f"; a time begins with @: {option} @{text}" if re.match(r"[0-9]{4}-[0-9]{2}", text) else ""
+    raise click.UsageError(f"{option}: expected {expected}, found {text!r}{hint}")
 
 
 def _by_time(

@@ -18,6 +18,7 @@ from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_t
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
+from embedlog.cli.terminal import tell
 
 _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metrics", "groups"]
 
@@ -57,6 +58,9 @@ def configs(entity_type: str, topic: str | None, alter: bool, include_internal: 
         document([dict(zip(("topic", "name", "value", "origin"), row, strict=True)) for row in rows])
     else:
         table(["topic", "name", "value", "origin"], rows)
+        if not rows and readable.whole:
+            whose = f"{topic} has" if topic else "no topic has" if names else "there is no topic that has"
+            tell(f"embedlog: {whose}{' no' if topic else ''} settings of its own; --all prints the effective ones")
         tell_hidden(hidden, "internal topic")
     return readable.status(bool(rows))
 

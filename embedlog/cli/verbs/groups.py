@@ -96,6 +96,8 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
     writes = action in ("delete", "delete-offsets") or (action == "reset-offsets" and options["execute"])
     with open_log(read_only=not writes) as log:
         names = log.groups() if all_groups or action == "list" else list(ids)
+        if not names:
+            tell(f"embedlog: there is no group in {log.path}: one exists from the first poll or commit of a member on")
         if action == "list":
             return _list(log, names, options)
         if action == "describe":
@@ -131,6 +133,8 @@ def _list(log: Log, names: list[str], options: dict[str, Any]) -> int:
     for chosen, attribute in ((options["state"], "state"), (options["kind"], "type")):
         wanted = {text.strip().lower() for text in (chosen or "").split(",")} - {""}
         described = [each for each in described if not wanted or getattr(each, attribute).lower() in wanted]
+    if names and not described and readable.whole:
+        tell(f"embedlog: none of {len(names)} groups has such a state or type")
     if current().json:
         document([{"group": each.group_id, "type": each.type, "state": each.state} for each in described])
     elif options["state"] is None and options["kind"] is None:

@@ -13,7 +13,7 @@ import click
 import embedlog
 from embedlog import Consumer, Log, TopicPartition
 from embedlog.cli.arguments import matching, numbers, topic_option, words
-from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
+from embedlog.cli.internal_topics import hidden_topics, internal_option, no_match, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
 from embedlog.cli.readable import Readable
@@ -64,8 +64,10 @@ def offsets(
             if readable.whole:
                 _check(wanted, {tp.partition for tp in tps}, log)
             chosen = {tp for tp in tps if wanted is None or tp.partition in wanted}
+        if topic is not None and not known:
+            raise no_match(log, topic, "--topic")
         if not chosen and readable.whole:
-            raise embedlog.UnknownTopicOrPartitionError("no partition matches", path=log.path)
+            raise embedlog.UnknownTopicOrPartitionError("no partition matches; embedlog offsets lists all", path=log.path)
         hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         with log.consumer() as consumer:
             found = _offsets(consumer, sorted(chosen), moment)

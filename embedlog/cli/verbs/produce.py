@@ -130,9 +130,18 @@ def _without_returns(lines: list[bytes]) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in lines]
 
 
+def _existing(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
+    for path in value:
+        if not path.exists():
+            raise click.UsageError(f"FILES: no such file: {path}; the topic is given by -t TOPIC")
+        if path.is_dir():
+            raise click.UsageError(f"FILES: {path} is a directory: give files")
+    return value
+
+
 @verb()
 @topic_option(required=True, help="The topic; it must exist.")
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), callback=_existing)
 @click.option("-l", "by_line", is_flag=True, help="Send the lines of FILES; without it each file is one record.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all records.")
 @click.option("-k", "--key", help="The key of all records.")
@@ -141,9 +150,7 @@ def _without_returns(lines: list[bytes]) -> list[bytes]:
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of all records.")
 @click.option("-Z", "empty_is_null", is_flag=True, help="Send empty keys and values as null.")
 @click.option("-c", "--max-messages", "count", type=click.IntRange(min=1), help="Send at most this many records.")
-@click.option(
-    "-z", "--compression-codec", metavar="CODEC", shell_complete=words(*CODECS), help="none, gzip, snappy, lz4 or zstd."
-)
+@click.option("-z", "--compression-codec", type=click.Choice(CODECS), help="The codec; none is the default.")
 @click.option("--request-required-acks", "--acks", "acks", shell_complete=words("0", "1", "-1", "all"), help="0, 1 or -1.")
 @click.option("--sync", is_flag=True, help="Wait for each group of lines.")
 @click.option("--property", "--reader-property", "properties", multiple=True, metavar="KEY=VALUE",

@@ -18,6 +18,7 @@ from embedlog.cli.internal_topics import hidden_topics, internal_option, no_matc
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
+from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "create", "describe", "alter", "delete")
 _FILTERS = {  # options of --describe, and the attribute of a partition that each asks for
@@ -85,6 +86,8 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
             document([{"topic": name, "partitions": options["partitions"]} for name in names] if action == "alter" else names)
         elif action in ("list", None):
             click.echo("".join(f"{name}\n" for name in names), nl=False)
+            if not names and not options["if_exists"]:
+                tell(f"embedlog: there is no topic in {log.path}: topics --create --topic NAME makes one")
             tell_hidden(hidden, "internal topic")
     return 0 if names or options["if_exists"] else 1
 

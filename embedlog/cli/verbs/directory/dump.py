@@ -81,6 +81,7 @@ def _files_of(partitions: tuple[str, ...]) -> list[Path]:
     for name in partitions:
         places = [Path(each) / name for each in directories() if (Path(each) / name).is_dir()]
         if not places:
-            raise click.UsageError(f"no partition {name} in {', '.join(directories())}")
+            text = "expected TOPIC-NUMBER, such as web-0; embedlog ls TOPIC lists the partitions of a topic"
+            raise click.UsageError(f"no partition {name} in {', '.join(directories())}: {text}")
         found += [path for place in places for path in partition_files(place)]
     return found
