@@ -37,7 +37,7 @@ ARM_FLAGS := -O3 -std=c11 -fvisibility=hidden -D_GNU_SOURCE -D_FILE_OFFSET_BITS=
 CAMPAIGN := build/faults
 comma := ,
 FIGURES := build/figures.txt
-KAFKAS := 4.3.1 4.4.0
+KAFKAS := 4.4.0 4.3.1
 # Tests create, sync and delete hundreds of thousands of small files: in memory, if it has two GB free. (A rented disk makes
 # 250 syncs a second, so three workers would mostly wait.) The files of failed tests are kept.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo /dev/shm)

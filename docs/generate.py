@@ -287,13 +287,15 @@ TYPEDOPTION-2  serializers and deserializers are not included: they are separate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
+
+from embedlog.config.callables import Partitioner
 
 __all__ = ["ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions"]
 '''
 OWN_ARGUMENTS = {"key_serializer", "value_serializer", "key_deserializer", "value_deserializer", "group_id"}
-KINDS = {"int": "int", "float": "float", "bool": "bool", "text": "str", "mode": "int | str", "callable": "Callable[..., Any]",
+KINDS = {"int": "int", "float": "float", "bool": "bool", "text": "str", "mode": "int | str", "partitioner": "Partitioner",
          "objects": "Sequence[Any]"}  # fmt: skip
 
 

@@ -6,6 +6,7 @@ partition for `batch.size` bytes, which fills batches better than round robin.
 PARTITIONER-1  a callable of three arguments gets (key as bytes, all partitions, available partitions), as in kafka-python
 PARTITIONER-2  a callable of six, or of any number, gets (topic, key, key as bytes, value, value as bytes, all partitions), as in
     Kafka. Key and value are the sent objects, the bytes are those of the serializers
+    Instead of a callable, an object may have such a method `partition`
 PARTITIONER-3  a partitioner with state per topic has a method `for_topic(topic)`, which returns the callable for that topic; a
     class is instantiated for each producer
 PARTITIONER-4  the signature of a callable is read once for each topic
@@ -32,7 +33,8 @@ class Chooser:
 
     def __init__(self, partitioner: Any, topic: str) -> None:
         self._topic = topic
-        self._choose: Callable[..., Any] = partitioner.for_topic(topic) if hasattr(partitioner, "for_topic") else partitioner
+        of_topic = partitioner.for_topic(topic) if hasattr(partitioner, "for_topic") else partitioner
+        self._choose: Callable[..., Any] = of_topic if callable(of_topic) else of_topic.partition
         self.sees_records = sees_records(self._choose)
 
     def of_record(

@@ -23,7 +23,7 @@ class Json:
 
 
 @pytest.mark.parametrize("serializers", [{}, {"key_serializer": Json, "value_serializer": Json}], ids=["bytes", "objects"])
-@pytest.mark.parametrize("manner", ["six", "any", "object"])
+@pytest.mark.parametrize("manner", ["six", "any", "object", "method", "class of a method"])
 def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(log: embedlog.Log, manner: str, serializers: Any) -> None:
     asked: list[Any] = []
 
@@ -35,7 +35,16 @@ def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(log: embedlog.L
         def for_topic(self, topic: str) -> Any:
             return by_value
 
-    manners = {"six": by_value, "any": lambda *arguments: by_value(*arguments), "object": Object}
+    class Method:
+        """As the interface of Kafka's Java client."""
+
+        def partition(self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, partitions: list[int]) -> int:
+            return by_value(topic, key, key_bytes, value, value_bytes, partitions)
+
+    manners: dict[str, Any] = {
+        "six": by_value, "any": lambda *arguments: by_value(*arguments), "object": Object, "method": Method(),
+        "class of a method": Method,
+    }  # fmt: skip
     with log.producer(partitioner=manners[manner], **serializers) as to:
         value, key = ("ab", "k") if serializers else (b"ab", b"k")
         assert to.send("t", value, key).result(10).partition == 2
@@ -49,6 +58,20 @@ def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(log: embedlog.L
         ("t", None, seen(None), longer, seen(longer), every),
         ("t", key, seen(key), value, seen(value), every),
     ]
+
+
+def test_a_method_of_three_arguments_sees_the_key(log: embedlog.Log) -> None:
+    class OfKey:
+        def partition(self, key: bytes | None, every: list[int], here: list[int]) -> int:
+            return every[-1]
+
+    with log.producer(partitioner=OfKey()) as producer:
+        assert producer.send("t", b"v").result(10).partition == 3
+
+
+def test_an_object_without_a_method_is_refused(log: embedlog.Log) -> None:
+    with pytest.raises(ConfigError, match="an object with a method partition"):
+        log.producer(partitioner=object())  # type: ignore[arg-type]
 
 
 def test_how_a_partitioner_is_asked_is_seen_once_for_each_topic(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:

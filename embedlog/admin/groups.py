@@ -17,7 +17,7 @@ from uuid import UUID
 
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
+from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refuse_share, refused
 from embedlog.coordination.groups.group_offset_reset import Target, clamped, parse_target
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
@@ -205,6 +205,7 @@ class GroupAdmin:
         if view is None:
             return
         group, modern = view.group(group_id), view.modern(group_id)
+        refuse_share(group_id, modern)
         refusal = machine.may_reset(group)
         if modern is not None and modern.members:
             refusal = machine.Refusal.NON_EMPTY_GROUP
@@ -249,7 +250,8 @@ def _described_modern(group_id: str, group: ModernGroup, names: Mapping[UUID, st
         for each in group.members.values()
     )
     assignor = next((each.assignor for each in group.members.values() if each.assignor), None)
-    return GroupDescription(group_id, group.state, "consumer", TYPE, assignor, group.epoch, None, members)
+    protocol = TYPE if group.type == "consumer" else group.type
+    return GroupDescription(group_id, group.state, group.type, protocol, assignor, group.epoch, None, members)
 
 
 def _named(parts: Parts, names: Mapping[UUID, str]) -> tuple[TopicPartition, ...]:

@@ -154,9 +154,17 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             raise
 
     async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
-        """Iterate over records forever, or until none arrives for `consumer.timeout.ms`."""
+        """Iterate over records forever, or until none arrives for `consumer.timeout.ms`.
+
+        The loop ends when another task closes the consumer, as in aiokafka.
+        """
         while not self._closed:
-            run = await self._next_run()
+            try:
+                run = await self._next_run()
+            except ClosedError:
+                if self._has_ended():
+                    return
+                raise  # the log was closed
             if run is None:
                 return
             while operator.length_hint(run):
@@ -165,6 +173,10 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
                 if self._is_due():
                     break
                 await asyncio.sleep(0)
+
+    def _has_ended(self) -> bool:
+        """Whether this consumer was closed, also by another task while this one waited."""
+        return self._closed
 
     def _slice(self, run: Iterator[Record[K, V]]) -> Iterator[Record[K, V]]:
         """The next records of a run; in a group at most until the group must be read again."""
@@ -185,12 +197,20 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             return _fetched_only(consumer, Collector.open_iterator)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
-        """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
+        """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any.
+
+        The loop ends when another task closes the consumer.
+        """
         timeout = seconds(timeout, "batches()")
         while not self._closed:
             with self._one_task.entered():
                 consumer = await self._made()
-                found = await self._fetch(consumer, Collector.chunk, consumer._api_timeout_s(timeout))
+                try:
+                    found = await self._fetch(consumer, Collector.chunk, consumer._api_timeout_s(timeout))
+                except ClosedError:
+                    if self._has_ended():
+                        return
+                    raise  # the log was closed
                 if found is None:
                     return
                 with consumer._using():
@@ -316,7 +336,7 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             self._sync.wakeup()
 
     async def close(self, timeout: float | None = CLOSE_S) -> None:
-        """As `Consumer.close`: a call that waits in another task raises ClosedError. Idempotent."""
+        """As `Consumer.close`: a call that waits in another task raises ClosedError, and an iteration ends. Idempotent."""
         await self._end(seconds(timeout, "close()"))
 
     async def _end(self, timeout: float | None, *, automatic: bool = True) -> None:

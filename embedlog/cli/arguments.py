@@ -86,7 +86,43 @@ def _topic_names(log: embedlog.Log, incomplete: str) -> list[str]:
     return log.topics(include_internal=incomplete.startswith("_"))
 
 
+def _partition_names(log: embedlog.Log, incomplete: str) -> list[str]:
+    """Partitions as TOPIC-N; internal ones once their first character is typed."""
+    topic = incomplete.rpartition("-")[0]
+    names = _topic_names(log, incomplete)
+    shown = [topic] if topic in names else names
+    return [f"{name}-{number}" for name in shown for number in range(log.describe_topic(name).partition_count)]
+
+
+def words(*texts: str) -> Callable[..., list[CompletionItem]]:
+    """Completes an option with these texts; of a list such as a,b its last part."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # for a completion only
+
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + text) for text in texts if text.startswith(last)]
+
+    return complete
+
+
+def _settings_of_topics(sign: str) -> Callable[[embedlog.Log, str], Iterable[str]]:
+    """The names of the settings of a topic; `sign` follows each."""
+
+    def names(log: embedlog.Log, incomplete: str) -> list[str]:
+        before, comma, _ = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}{sign}" for name in log.config.topic_config({}).as_kafka()]
+
+    return names
+
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+POSITIONS = ("beginning", "end", "stored", "@", "s@", "e@")
+
 topic_names = completed(_topic_names)
+partition_names = completed(_partition_names)
+topic_settings = completed(_settings_of_topics("="))
+topic_setting_names = completed(_settings_of_topics(""))
 group_ids = completed(lambda log, incomplete: log.groups())
 
 

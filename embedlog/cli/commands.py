@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from embedlog.cli.invocation import shared
+from embedlog.cli.invocation import check_known, shared
 
 VERBS = {
     "backup": ("directory.backup", "Copy a log that other processes may be writing."),
@@ -93,6 +93,11 @@ class Program(click.Group):
         if script in SCRIPTS:
             raise click.UsageError(f"{script} is the verb {SCRIPTS[script]}")
         return None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            check_known(args[0], self.list_commands(ctx), ctx, SCRIPTS)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

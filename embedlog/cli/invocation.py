@@ -7,14 +7,16 @@ INVOCATION-3  options that exclude each other are refused, with the names of two
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 import embedlog
+from embedlog.cli import examples
 from embedlog.cli.progress import loads
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -55,7 +57,46 @@ def open_log(*, read_only: bool = True, create: bool = False) -> embedlog.Log:
     """The log of this invocation: one directory, or a set. It is created only if `create`."""
     places = directories()
     path = places[0] if len(places) == 1 else places
-    return embedlog.open(path, read_only=read_only, create=create, progress=loads())
+    try:
+        return embedlog.open(path, read_only=read_only, create=create, progress=loads())
+    except embedlog.StorageError as problem:
+        if len(places) > 1 or problem.errno != errno.ENOENT or os.path.lexists(places[0]):
+            raise
+        text = "no such log directory; topics --create makes one"
+        raise embedlog.StorageError(text, errno=errno.ENOENT, path=os.path.abspath(places[0])) from problem
+
+
+def write_examples(verb: str | None, formatter: click.HelpFormatter) -> None:
+    """Write the examples of a verb at the end of its help; a command line is not broken, so that it can be copied."""
+    lines = examples.lines(verb or "")
+    if lines:
+        with formatter.section("Examples"):
+            for line in lines:
+                formatter.write(f"{' ' * formatter.current_indent}{line}\n")
+
+
+class VerbGroup(click.Group):
+    """A verb with verbs of its own."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(self.name, formatter)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        check_known(args[0], self.list_commands(ctx), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def check_known(name: str, verbs: Sequence[str], context: click.Context, others: Mapping[str, str] | None = None) -> None:
+    """Raises UsageError with a suggestion for a name that is no verb. `others`: names that belong to verbs."""
+    if name in verbs or name.startswith("-"):
+        return
+    from difflib import get_close_matches  # for an error only
+
+    begun = [verb for verb in verbs if verb.startswith(name)]
+    near = begun or get_close_matches(name, [*verbs, *(others or {})], n=3, cutoff=0.65)
+    found = list(dict.fromkeys((others or {}).get(each, each) for each in near))
+    suggestion = f"did you mean {' or '.join(found)}? " if found else ""
+    raise click.UsageError(f"no such verb: {name!r}: {suggestion}{context.command_path} --help lists the verbs")
 
 
 class NoReader(Exception):
@@ -93,6 +134,9 @@ class Verb(click.Command):
             if len(found) > 1:
                 raise click.UsageError(f"{found[0]} and {found[1]} exclude each other", ctx)
         return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(self.name, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

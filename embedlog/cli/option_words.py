@@ -5,11 +5,14 @@ OPTIONWORDS-1  each text is one of the library; a remedy that the command line d
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 OPTIONS: Final = {
     "exist_ok=True accepts that": "--if-not-exists accepts that",
-    "create_topic() creates it": "topics --create creates it",
+    "create_topic() creates it": "topics --create creates it, and ls lists all",
+    "log.groups() has the names of all": "groups --list has the names of all",
+    "The group id does not exist.": "no such group; groups --list has the names of all",
     ", and read_only=True or create=False forbids creating it": "",
     " (read_only=True needs no write permission)": "",
     "open all of its directories, or this one with read_only=True or alone=True": "give all of its directories by -d",
@@ -19,9 +22,12 @@ OPTIONS: Final = {
 }
 
 
+_SUGGESTED: Final = re.compile(r"(is not an option of a \w+; did you mean )([a-z_]+\?)")  # settings have dots on a command line
+
+
 def in_options(error: Exception) -> str:
     """The text of an error in the words of the command line."""
     text = str(error)
     for call, option in OPTIONS.items():
         text = text.replace(call, option)
-    return text
+    return _SUGGESTED.sub(lambda found: found[1] + found[2].replace("_", "."), text)

@@ -1,42 +1,53 @@
 """Reads start positions: kcat's `-o` and Kafka's `--offset`.
 
-POSITIONS-1  forms: beginning, end, an offset, -n before the end, @time; s@time and e@time are a start and an end
+POSITIONS-1  forms: beginning, end, stored, an offset, -n before the end, @time; s@time and e@time are a start and an end
 POSITIONS-2  a position outside of the log is moved to its nearer end
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from embedlog import Consumer, TopicPartition
+from embedlog import Consumer, OffsetAndMetadata, TopicPartition
 from embedlog.cli.arguments import time_ms
 
 
 @dataclass(frozen=True)
 class Span:
-    """The first offset of each partition, and the end offset of those that have one."""
+    """The first offset of each partition, and the end offset of those that have one.
+
+    `requested`: the first offset that was asked for, which may be outside of the log, with its start and its end.
+    """
 
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
+    requested: dict[TopicPartition, tuple[int, int, int]]
 
 
-def span(consumer: Consumer[Any, Any], tps: list[TopicPartition], given: Iterable[str], default: str, option: str = "-o") -> Span:
-    """The offsets that the positions name. Raises UsageError for an unknown form."""
+def span(
+    consumer: Consumer[Any, Any], tps: list[TopicPartition], given: Iterable[str], default: str, option: str = "-o",
+    stored: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
+) -> Span:  # fmt: skip
+    """The offsets that the positions name; `stored` are a group's committed ones. Raises UsageError for an unknown form."""
     begins, limits = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
     starts, ends = None, {}
     for text in given:
         if text.startswith("e@"):
             ends = _by_time(consumer, tps, limits, text[2:], option)
+        elif text == "stored":
+            others = _starts(consumer, tps, begins, limits, default, option)
+            starts = others | {tp: each.offset for tp, each in (stored or {}).items() if tp in others}
         else:
             starts = _starts(consumer, tps, begins, limits, text, option)
     if starts is None:
         starts = _starts(consumer, tps, begins, limits, default, option)
-    return Span({tp: min(max(starts[tp], begins[tp]), limits[tp]) for tp in tps}, ends)
+    requested = {tp: (starts[tp], begins[tp], limits[tp]) for tp in tps}
+    return Span({tp: min(max(starts[tp], begins[tp]), limits[tp]) for tp in tps}, ends, requested)
 
 
 def _starts(
@@ -54,8 +65,9 @@ def _starts(
     elif re.fullmatch(r"-?[0-9]{1,18}", text):
         number = int(text)
         return {tp: limits[tp] + number if text.startswith("-") else number for tp in tps}
-    expected = "beginning, end, an offset, -n, @time, s@time or e@time"
-    raise click.UsageError(f"{option}: expected {expected}, found {text!r}")
+    expected = "beginning, end, stored, an offset, -n, @time, s@time or e@time"
+    hint = f"; a time begins with @: {option} @{text}" if re.match(r"[0-9]{4}-[0-9]{2}", text) else ""
+    raise click.UsageError(f"{option}: expected {expected}, found {text!r}{hint}")
 
 
 def _by_time(

@@ -1,4 +1,4 @@
-"""Defines the types of callables and objects that options take. It is imported for types only."""
+"""Defines the types of callables and objects that options take. Only types need it: no client imports it."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ class DeserializerOfTwo(Protocol[T_co]):
         """The key or value of `data`; not called for a null."""
 
 
-Partitioner: TypeAlias = Callable[..., int]
+class PartitionerObject(Protocol):
+    """A partitioner with a method, as the interface of Kafka's Java client."""
+
+    @property
+    def partition(self) -> Callable[..., int]:
+        """The method, with the parameters of a partitioner that is a callable."""
+
+
+Partitioner: TypeAlias = Callable[..., Any] | PartitionerObject
 Serializer: TypeAlias = Callable[[K], Bytes | None] | SerializerObject[K] | SerializerOfTwo[K]
 Deserializer: TypeAlias = Callable[[bytes], V] | DeserializerObject[V] | DeserializerOfTwo[V]

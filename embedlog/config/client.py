@@ -66,7 +66,7 @@ class ProducerConfig(Options):
         r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
         r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
             "a producer compares its topics with the file of topics at each append",
-        r"partitioner\.class": "`partitioner` is a callable or a class",
+        r"partitioner\.class": "`partitioner` is a callable, an object with `partition`, or a class",
         r"client\.rack|partitioner\.rack\.aware": "the process writes every replica itself, so none is nearer",
         r"buffer\.memory\.allocation\.strategy": "memory is always allocated as records arrive (in Kafka: incremental)",
         r"transaction\.two\.phase\.commit\.enable": "a transaction that is open for longer than its timeout is aborted",
@@ -146,8 +146,9 @@ class ProducerConfig(Options):
     compression_zstd_level: int = option(3, "Level for zstd.", low=-131072, high=22)
     partitioner: Partitioner | None = option(
         None, "Chooses the partition: a callable of (key, all, available) or of (topic, key, key_bytes, value, value_bytes, all),"
-        " or a class. None: murmur2 of the key, and records without a key go to one partition for `batch.size` bytes.",
-        "callable", optional=True,
+        " an object with such a method `partition`, or a class. None: murmur2 of the key, and records without a key go to one"
+        " partition for `batch.size` bytes.",
+        "partitioner", optional=True,
         differs="Kafka: a class under `partitioner.class`.",
     )
     partitioner_ignore_keys: bool = option(False, "Choose partitions as if records had no keys.")

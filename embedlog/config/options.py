@@ -25,7 +25,7 @@ LONG_MAX = 2**63 - 1
 _WORDS = {
     "bool": "true or false",
     "text": "a text that is not empty",
-    "callable": "a callable",
+    "partitioner": "a callable, an object with a method partition, or a class of one of them",
     "serializer": "a callable of the data, an object with serialize(topic, headers, data) or serialize(topic, data)",
     "deserializer": "a callable of the bytes, an object with deserialize(topic, headers, data) or deserialize(topic, data)",
     "objects": "a list",
@@ -46,7 +46,9 @@ class Option(NamedTuple):
     """The definition of one option without name and default; messages and documents are generated from it."""
 
     doc: str
-    kind: str = "int"  # int float bool text choice list callable serializer, objects: a list of anything, mode: permission bits
+    kind: str = (
+        "int"  # int float bool text choice list partitioner serializer, objects: a list of anything, mode: permission bits
+    )
     unit: str = ""
     low: float | None = None
     high: float | None = None
@@ -428,6 +430,10 @@ def _to_callable(value: object) -> Callable[..., Any]:
     return value
 
 
+def _to_partitioner(value: object) -> object:
+    return value if callable(getattr(value, "partition", None)) else _to_callable(value)
+
+
 def _to_serializer(value: object) -> object:
     return value if is_object(value, "serialize") else _to_callable(value)
 
@@ -445,7 +451,7 @@ _CONVERTERS: dict[str, Callable[[object], Any]] = {
     "choice": _to_choice,
     "list": _to_list,
     "objects": _to_list,
-    "callable": _to_callable,
+    "partitioner": _to_partitioner,
     "serializer": _to_serializer,
     "deserializer": _to_deserializer,
 }

@@ -8,8 +8,10 @@ TYPEDOPTION-2  serializers and deserializers are not included: they are separate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
+
+from embedlog.config.callables import Partitioner
 
 __all__ = ["ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions"]
 
@@ -151,7 +153,7 @@ class ProducerOptions(TypedDict, total=False):
     compression_gzip_level: int
     compression_lz4_level: int
     compression_zstd_level: int
-    partitioner: Callable[..., Any] | None
+    partitioner: Partitioner | None
     partitioner_ignore_keys: bool
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int

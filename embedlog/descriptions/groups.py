@@ -84,10 +84,10 @@ class MemberDescription:
 class GroupDescription:
     """A consumer group at the time of the call.
 
-    `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer" for
-    a group of Kafka's newer protocol. `assignor` is None until one is chosen. A group that never had a member has no
-    `protocol_type`. `partitions` are all that have a committed offset or are assigned, and those of the topics that its members
-    subscribe to, in order.
+    `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer",
+    "share" or "streams" for a group of Kafka's newer protocols. `assignor` is None until one is chosen. A group that never had a
+    member has no `protocol_type`. `partitions` are all that have a committed offset or are assigned, and those of the topics that
+    its members subscribe to, in order. What a share group has delivered is in `__share_group_state`: it has no committed offsets.
     """
 
     group_id: str

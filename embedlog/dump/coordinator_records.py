@@ -1,6 +1,8 @@
-"""Decodes records of `__consumer_offsets` and `__transaction_state` into the JSON of Kafka's tools, field by field.
+"""Decodes records of coordinators into the JSON of Kafka's tools, field by field.
 
-COORDINATORRECORDS-1  a type or version that is not in the tables is "unknown"; bytes that contradict their schema are, too
+They are those of `__consumer_offsets`, `__transaction_state` and `__share_group_state`, in the versions of Kafka 4.4.
+
+COORDINATORRECORDS-1  a record that cannot be decoded is a sentence in place of its key: an unknown type or version, damage
 COORDINATORRECORDS-2  a tagged field is shown only if it differs from its default
 """
 
@@ -15,7 +17,8 @@ from typing import Any, Final, NamedTuple
 from embedlog.format.wire import LONG, NUMBER, SHORT, Flexible, Plain
 
 _BYTE = struct.Struct(">b")
-_NUMBERS: Final = {"int8": _BYTE, "int16": SHORT, "int32": NUMBER, "int64": LONG}
+_PORT = struct.Struct(">H")
+_NUMBERS: Final = {"int8": _BYTE, "int16": SHORT, "int32": NUMBER, "int64": LONG, "uint16": _PORT}
 _NO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _EVER = 99
 
@@ -24,7 +27,7 @@ class Field(NamedTuple):
     """A field of a schema. `kind`: a type of Kafka's protocol, with "?" if it can be null, or the fields of a struct.
 
     `many`: an array of them. `since` and `until` are schema versions. `tag` 0 or more: a tagged field, which is absent if it has
-    the value `default`.
+    the value `default`. `nullable`: a struct that can be null.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Field(NamedTuple):
     until: int = _EVER
     tag: int = -1
     default: Any = None
+    nullable: bool = False
 
 
 class Schema(NamedTuple):
@@ -49,11 +53,8 @@ def _texts(*names: str) -> tuple[Field, ...]:
 
 
 _GROUP, _GROUP_MEMBER = _texts("groupId"), _texts("groupId", "memberId")
-_OWNED = (
-    Field("topicId", "uuid"),
-    Field("partitions", "int32", many=True),
-    Field("assignmentEpochs", "int32", many=True, tag=0, default=[]),
-)
+_PARTITIONS = (Field("topicId", "uuid"), Field("partitions", "int32", many=True))
+_OWNED = (*_PARTITIONS, Field("assignmentEpochs", "int32", many=True, tag=0, default=[]))
 _CLASSIC_MEMBER = (
     Field("sessionTimeoutMs", "int32"),
     Field("supportedProtocols", (Field("name", "string"), Field("metadata", "bytes")), many=True),
@@ -86,9 +87,29 @@ _GROUP_VALUE = Schema(
 )  # fmt: skip
 _OFFSET_KEY = (*_texts("group", "topic"), Field("partition", "int32"))
 
+_TARGET_EPOCH = Schema((Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0, default=0)), newest=0)
+_TARGET = Schema((Field("topicPartitions", _PARTITIONS, many=True),), newest=0)
+_NAMED_TOPIC = (Field("topicId", "uuid"), Field("topicName", "string"))
+_NAMED_PARTITIONS = (*_NAMED_TOPIC, Field("partitions", "int32", many=True))
+_KINDS_OF_TASKS = ("activeTasks", "standbyTasks", "warmupTasks")
+_TASKS = (Field("subtopologyId", "string"), Field("partitions", "int32", many=True))
+_OWNED_TASKS = (*_TASKS, Field("assignmentEpochs", "int32", many=True, tag=0, default=[]))
+_STREAMS_TOPIC = (
+    Field("name", "string"), Field("partitions", "int32"), Field("replicationFactor", "int16"),
+    Field("topicConfigs", _texts("key", "value"), many=True),
+)  # fmt: skip
+_COPARTITIONED = tuple(
+    Field(name, "int16", many=True) for name in ("sourceTopics", "sourceTopicRegex", "repartitionSourceTopics")
+)
+_SUBTOPOLOGY = (
+    Field("subtopologyId", "string"), Field("sourceTopics", "string", many=True), Field("sourceTopicRegex", "string", many=True),
+    Field("stateChangelogTopics", _STREAMS_TOPIC, many=True), Field("repartitionSinkTopics", "string", many=True),
+    Field("repartitionSourceTopics", _STREAMS_TOPIC, many=True), Field("copartitionGroups", _COPARTITIONED, many=True),
+)  # fmt: skip
+
 # By the type in the key: the fields of the key, which are plain, and the schema of the value (format.md 9.1, KIP-848).
 OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
-    0: (_OFFSET_KEY, _OFFSET),
+    0: (_OFFSET_KEY, _OFFSET._replace(newest=0)),
     1: (_OFFSET_KEY, _OFFSET),
     2: (_texts("group"), _GROUP_VALUE),
     3: (_GROUP, Schema((Field("epoch", "int32"), Field("metadataHash", "int64", tag=0, default=0)), newest=0)),
@@ -96,17 +117,58 @@ OFFSETS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
         Field("instanceId", "string?"), Field("rackId", "string?"), *_texts("clientId", "clientHost"),
         Field("subscribedTopicNames", "string", many=True), Field("subscribedTopicRegex", "string?"),
         Field("rebalanceTimeoutMs", "int32"), Field("serverAssignor", "string?"),
-        Field("classicMemberMetadata", (Field("", _CLASSIC_MEMBER),), tag=0, default=False),
+        Field("classicMemberMetadata", _CLASSIC_MEMBER, tag=0, nullable=True),
     ), newest=0)),
-    6: (_GROUP, Schema((Field("assignmentEpoch", "int32"), Field("assignmentTimestamp", "int64", tag=0, default=0)), newest=0)),
-    7: (_GROUP_MEMBER, Schema((
-        Field("topicPartitions", (Field("topicId", "uuid"), Field("partitions", "int32", many=True)), many=True),
-    ), newest=0)),
+    6: (_GROUP, _TARGET_EPOCH),
+    7: (_GROUP_MEMBER, _TARGET),
     8: (_GROUP_MEMBER, Schema((
         Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"),
         Field("assignedPartitions", _OWNED, many=True), Field("partitionsPendingRevocation", _OWNED, many=True),
     ), newest=0)),
+    # share groups (KIP-932)
+    10: (_GROUP_MEMBER, Schema((
+        Field("rackId", "string?"), *_texts("clientId", "clientHost"), Field("subscribedTopicNames", "string", many=True),
+    ), newest=0)),
+    11: (_GROUP, Schema((Field("epoch", "int32"), Field("metadataHash", "int64")), newest=0)),
+    12: (_GROUP, _TARGET_EPOCH),
+    13: (_GROUP_MEMBER, _TARGET),
+    14: (_GROUP_MEMBER, Schema((
+        Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"),
+        Field("assignedPartitions", _PARTITIONS, many=True),
+    ), newest=0)),
+    15: (_GROUP, Schema((
+        Field("initializingTopics", _NAMED_PARTITIONS, many=True), Field("initializedTopics", _NAMED_PARTITIONS, many=True),
+        Field("deletingTopics", _NAMED_TOPIC, many=True),
+    ), newest=0)),
+    16: (_texts("groupId", "regularExpression"), Schema((
+        Field("topics", "string", many=True), Field("version", "int64"), Field("timestamp", "int64"),
+    ), newest=0)),
+    # streams groups (KIP-1071)
+    17: (_GROUP, Schema((
+        Field("epoch", "int32"), Field("metadataHash", "int64"),
+        Field("validatedTopologyEpoch", "int32", tag=0, default=-1),
+        Field("lastAssignmentConfigs", _texts("key", "value"), many=True, tag=1, default=[]),
+        Field("storedDescriptionTopologyEpoch", "int32", tag=2, default=-1),
+        Field("failedDescriptionTopologyEpoch", "int32", tag=3, default=-1),
+    ), newest=0)),
+    19: (_GROUP_MEMBER, Schema((
+        Field("instanceId", "string?"), Field("rackId", "string?"), *_texts("clientId", "clientHost"),
+        Field("rebalanceTimeoutMs", "int32"), Field("topologyEpoch", "int32"), Field("processId", "string"),
+        Field("userEndpoint", (Field("host", "string"), Field("port", "uint16")), nullable=True),
+        Field("clientTags", _texts("key", "value"), many=True),
+    ), newest=0)),
+    20: (_GROUP, _TARGET_EPOCH),
+    21: (_GROUP_MEMBER, Schema(tuple(Field(name, _TASKS, many=True) for name in _KINDS_OF_TASKS), newest=0)),
+    22: (_GROUP_MEMBER, Schema((
+        Field("memberEpoch", "int32"), Field("previousMemberEpoch", "int32"), Field("state", "int8"),
+        *(Field(name, _OWNED_TASKS, many=True) for name in _KINDS_OF_TASKS),
+        *(Field(f"{name}PendingRevocation", _OWNED_TASKS, many=True) for name in _KINDS_OF_TASKS),
+    ), newest=0)),
+    23: (_GROUP, Schema((Field("epoch", "int32"), Field("subtopologies", _SUBTOPOLOGY, many=True)), newest=0)),
 }  # fmt: skip
+_STATUSES: Final = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence",
+)  # fmt: skip
 TRANSACTIONS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     0: (_texts("transactionalId"), Schema((
         Field("producerId", "int64"), Field("previousProducerId", "int64", since=1, tag=0, default=-1),
@@ -118,38 +180,81 @@ TRANSACTIONS: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
     ), newest=1, flexible=1)),
 }  # fmt: skip
 
+_STATE_BATCH = (
+    Field("firstOffset", "int64"), Field("lastOffset", "int64"), Field("deliveryState", "int8"), Field("deliveryCount", "int16"),
+)  # fmt: skip
+_STATE_KEY = (*_texts("groupId"), Field("topicId", "uuid"), Field("partition", "int32"))
+_COMPLETE = Field("deliveryCompleteCount", "int32", tag=0, default=-1)
+SHARE_STATES: Final[Mapping[int, tuple[tuple[Field, ...], Schema]]] = {
+    0: (_STATE_KEY, Schema((
+        Field("snapshotEpoch", "int32"), Field("stateEpoch", "int32"), Field("leaderEpoch", "int32"),
+        Field("startOffset", "int64"), _COMPLETE, Field("createTimestamp", "int64"), Field("writeTimestamp", "int64"),
+        Field("stateBatches", _STATE_BATCH, many=True),
+    ), newest=0)),
+    1: (_STATE_KEY, Schema((
+        Field("snapshotEpoch", "int32"), Field("leaderEpoch", "int32"), Field("startOffset", "int64"), _COMPLETE,
+        Field("stateBatches", _STATE_BATCH, many=True),
+    ), newest=0)),
+}  # fmt: skip
 
-def decoder(types: Mapping[int, tuple[tuple[Field, ...], Schema]]) -> Callable[[bytes | None, bytes | None], tuple[str, str]]:
-    """A function that returns key and value as JSON texts; a value None is `<DELETE>`."""
 
-    def decode(key: bytes | None, value: bytes | None) -> tuple[str, str]:
-        kind = SHORT.unpack_from(key)[0] if key is not None and len(key) >= 2 else -1
-        if key is None or kind not in types:
-            return _json({"type": str(kind), "data": "unknown"}), _unknown(value)
-        fields, schema = types[kind]
-        return _json({"type": str(kind), "data": _struct(Plain(key, 2), fields, 0)}), _value_of(value, schema)
+Decoded = tuple[str, str | None]
 
-    def tolerant(key: bytes | None, value: bytes | None) -> tuple[str, str]:
+
+class _UndecodableError(Exception):
+    """A record is not in the layout; the text says why."""
+
+
+def decoder(
+    types: Mapping[int, tuple[tuple[Field, ...], Schema]],
+) -> Callable[[int, bytes | None, bytes | None], Decoded]:
+    """A function that returns key and value of the record at an offset as JSON texts; a value None is `<DELETE>`."""
+
+    def decode(offset: int, key: bytes | None, value: bytes | None) -> Decoded:
         try:
-            return decode(key, value)
-        except (ValueError, IndexError, struct.error):
-            return _json({"type": "-1", "data": "unknown"}), _unknown(value)
+            kind = _version(key, "key")
+            if kind not in types:
+                return f"Unknown record type {kind} at offset {offset}, skipping.", None
+            fields, schema = types[kind]
+            name = _read(lambda: _struct(Plain(key or b"", 2), fields, 0), kind, "key")
+            payload = "<DELETE>" if value is None else _value_of(kind, value, schema)
+        except _UndecodableError as problem:
+            return f"Error at offset {offset}, skipping. {problem}", None
+        return _json({"type": str(kind), "data": name}), payload
 
-    return tolerant
+    return decode
 
 
-def _value_of(value: bytes | None, schema: Schema) -> str:
-    if value is None:
-        return "<DELETE>"
-    version = SHORT.unpack_from(value)[0]
+def _version(data: bytes | None, part: str) -> int:
+    """The number at the begin of a key or value."""
+    if data is None or len(data) < SHORT.size:
+        raise _UndecodableError(f"Could not read version from {part}'s buffer.")
+    found: int = SHORT.unpack_from(data)[0]
+    return found
+
+
+def _read(read: Callable[[], dict[str, Any]], version: int, part: str) -> dict[str, Any]:
+    """The result of `read`. Raises _UndecodableError for bytes that contradict their schema."""
+    try:
+        return read()
+    except (ValueError, IndexError, struct.error) as problem:
+        text = f"Could not read record with version {version} from {part}'s buffer due to: {problem}."
+        raise _UndecodableError(text) from problem
+
+
+def _value_of(kind: int, value: bytes, schema: Schema) -> str:
+    version = _version(value, "value")
     if not 0 <= version <= schema.newest:
-        return _json({"version": str(version), "data": "unknown"})
+        raise _UndecodableError(f"Found an unknown record version {version} for {kind} type")
     reader = Flexible(value, 2) if version >= schema.flexible else Plain(value, 2)
-    data = _struct(reader, schema.fields, version)
+    data = _read(lambda: _struct(reader, schema.fields, version), version, "value")
     if data.get("protocolType") == "consumer":
         for member in data["members"] or []:
             for name, fields in (("subscription", _SUBSCRIPTION), ("assignment", _ASSIGNMENT)):
                 member[name] = _embedded(member[name], fields)
+    if "transactionStatus" in data:
+        status = data["transactionStatus"]
+        data["transactionStatus"] = _STATUSES[status] if 0 <= status < len(_STATUSES) else str(status)
     return _json({"version": str(version), "data": data})
 
 
@@ -161,10 +266,6 @@ def _embedded(text: str, fields: tuple[Field, ...]) -> object:
         return _struct(Plain(data, 2), fields, min(version, _PROTOCOL_NEWEST)) if version >= 0 else text
     except (ValueError, IndexError, struct.error):
         return text
-
-
-def _unknown(value: bytes | None) -> str:
-    return "<DELETE>" if value is None else _json({"version": "-1", "data": "unknown"})
 
 
 def _json(value: object) -> str:
@@ -180,26 +281,18 @@ def _struct(reader: Plain | Flexible, fields: Sequence[Field], version: int) -> 
     tagged = dict(reader.tagged()) if isinstance(reader, Flexible) else {}
     for each in present:
         if each.tag in tagged:
-            values[each.name] = _tagged(Flexible(tagged[each.tag], 0), each, version)
-        elif each.tag >= 0 and each.default is False:
-            values[each.name] = None  # a struct that may be null is always shown
+            values[each.name] = _field(Flexible(tagged[each.tag], 0), each, version)
     shown = {each.name: values[each.name] for each in present if each.name in values}
     return {name: value for name, value in shown.items() if not _is_default(fields, name, value)}
 
 
 def _is_default(fields: Sequence[Field], name: str, value: object) -> bool:
-    return any(each.name == name and each.tag >= 0 and each.default is not False and value == each.default for each in fields)
-
-
-def _tagged(reader: Flexible, field: Field, version: int) -> Any:
-    if isinstance(field.kind, tuple) and not field.many:  # one byte says whether the struct is there
-        kind = field.kind[0].kind
-        assert isinstance(kind, tuple)
-        return _struct(reader, kind, version) if reader.fixed(1) == b"\1" else None
-    return _field(reader, field, version)
+    return any(each.name == name and each.tag >= 0 and not each.nullable and value == each.default for each in fields)
 
 
 def _field(reader: Plain | Flexible, field: Field, version: int) -> Any:
+    if field.nullable and reader.fixed(1) != b"\1":  # this byte says whether the struct is there
+        return None
     if not field.many:
         return _one(reader, field.kind, version)
     count = reader.uvarint() - 1 if isinstance(reader, Flexible) else reader.number()
@@ -212,7 +305,6 @@ def _one(reader: Plain | Flexible, kind: str | tuple[Field, ...], version: int) 
     if kind in _NUMBERS:
         return reader.take(_NUMBERS[kind])[0]
     if kind == "uuid":
-        assert isinstance(reader, Flexible)
         return base64.urlsafe_b64encode(reader.fixed(16)).decode().rstrip("=")
     if kind in ("bytes", "bytes?"):
         data = reader.data()

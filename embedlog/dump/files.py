@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlog.dump import indexes, segments
-from embedlog.dump.coordinator_records import OFFSETS, TRANSACTIONS, decoder
+from embedlog.dump.coordinator_records import OFFSETS, SHARE_STATES, TRANSACTIONS, decoder
 from embedlog.dump.line import Findings, Line
 from embedlog.dump.segments import Content
 from embedlog.errors import EmbedlogError
 from embedlog.index import OFFSET_ENTRY, TIME_ENTRY
-from embedlog.storage import file_names
+from embedlog.storage import file_names, files
 
-DECODERS = {"text": segments.text_of, "offsets": decoder(OFFSETS), "transactions": decoder(TRANSACTIONS)}
+DECODERS = {
+    "text": segments.text_of,
+    "offsets": decoder(OFFSETS),
+    "transactions": decoder(TRANSACTIONS),
+    "share": decoder(SHARE_STATES),
+}
 
 
 @dataclass(frozen=True)
@@ -58,5 +63,7 @@ def _lines_of(path: Path, options: Options, findings: Findings) -> Iterator[Line
             yield from indexes.transaction_index(path)
         case file_names.SNAPSHOT:
             yield from indexes.snapshot(path)
+        case _ if not files.exists(path):
+            yield Line(f"{path}: no such file", {"file": str(path), "problem": "no such file"}, good=False)
         case _:
             yield Line(f"Ignoring unknown file {path}", {"file": str(path), "ignored": True})

@@ -17,7 +17,7 @@ from embedlog.errors import CorruptRecordError, EmbedlogError
 from embedlog.format.decoder import control_keys, decode
 from embedlog.storage import file_names, files
 
-Decode = Callable[[bytes | None, bytes | None], tuple[str | None, str | None]]
+Decode = Callable[[int, bytes | None, bytes | None], tuple[str | None, str | None]]  # offset, key and value
 
 
 class Record(NamedTuple):
@@ -41,7 +41,7 @@ class Content:
     bytes_max: int = file_names.INT_MAX
 
 
-def text_of(key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
+def text_of(offset: int, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
     """Key and value as UTF-8."""
     return (
         None if key is None else key.decode("utf-8", "replace"),
@@ -120,7 +120,7 @@ def _record_line(batch: Batch, record: Record, content: Content) -> Line:
         more = _control_facts(record)
         return Line(f"{text} {row(more).text}", facts | more)
     if content.decode is not None:
-        key, payload = content.decode(record.key, record.value)
+        key, payload = content.decode(record.offset, record.key, record.value)
         text += "" if key is None else f" key: {key}"
         text += "" if payload is None else f" payload: {payload}"
         text = "" if text == "|" else text

@@ -53,6 +53,10 @@ class Plain(_Fields):
         self.at += size
         return found
 
+    def fixed(self, size: int) -> bytes:
+        """A number of bytes without a length."""
+        return self._bytes(size)
+
     def string(self) -> str:
         return self._bytes(self.take(SHORT)[0]).decode()
 

@@ -18,6 +18,8 @@ from embedlog.format.wire import LONG, NUMBER, SHORT, Flexible, uvarint
 
 TOPIC_SETTINGS: Final = 2  # kinds of a Config record
 BROKER_SETTINGS: Final = 4
+CLIENT_METRICS_SETTINGS: Final = 16
+GROUP_SETTINGS: Final = 32
 NO_LEADER: Final = -1
 BEGIN, END, ABORT, NO_OP, CLEAR_ELR = 23, 24, 25, 20, 28  # types of records without content that is needed
 

@@ -27,6 +27,11 @@ _DEFAULTS: Final = (
 )  # fmt: skip
 _OF_ELR: Final = ("min.insync.replicas", "1")  # a broker with eligible leader replicas writes it for the cluster
 
+_KEPT: Final = {  # kinds of settings without a meaning in a log directory
+    records.GROUP_SETTINGS: "the group",
+    records.CLIENT_METRICS_SETTINGS: "the client metrics",
+}
+
 
 class Setting(NamedTuple):
     """One setting and its outcome. `topic` None: of the broker. `value` is the value on the other side, or the lost one."""
@@ -116,10 +121,14 @@ def not_taken_back(topics: Iterable[Topic], image: Image) -> list[Setting]:
 
 
 def of_brokers(image: Image) -> list[Setting]:
-    """Settings that a broker has beside those of topics: none of them is kept."""
-    lost = []
-    for (kind, _), settings in sorted(image.settings.items()):
-        if kind != records.TOPIC_SETTINGS:
-            reason = "a setting of the broker: give it to open(), if it has a meaning there"
-            lost += [Setting(None, *each, LOST, reason) for each in sorted(settings.items()) if each != _OF_ELR]
-    return lost
+    """Settings that a broker has beside those of topics. They stay in the metadata log; the directory has no place for them."""
+    found = []
+    for (kind, resource), settings in sorted(image.settings.items()):
+        if kind == records.TOPIC_SETTINGS:
+            continue
+        outcome, reason = LOST, "a setting of the broker: give it to open(), if it has a meaning there"
+        if kind in _KEPT:
+            outcome = CARRIED
+            reason = f"of {_KEPT[kind]} {resource}: it stays in the metadata log, and is there in the next handover"
+        found += [Setting(None, *each, outcome, reason) for each in sorted(settings.items()) if each != _OF_ELR]
+    return found

@@ -17,6 +17,8 @@ def producer_metrics(metrics: Metrics) -> dict[str, float]:
         **{f"{name}-time-ns-total": metrics.total(f"{each}_s") * 1e9 for name, each in calls.items()},
         "batch-size-avg": metrics.mean("byte", "batch", 0.0),
         "batch-size-max": metrics.peak("batch_byte", 0.0),
+        "record-size-avg": metrics.mean("record_byte", "sized_record", 0.0),
+        "record-size-max": metrics.peak("record_byte", 0.0),
         "records-per-request-avg": metrics.mean("record", "request", 0.0),
         "record-queue-time-avg": metrics.mean("queue_s", "producer_batch", 0.0) * 1e3,
         "record-queue-time-max": metrics.peak("queue_s", 0.0) * 1e3,

@@ -38,6 +38,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.format import compression, record_batch
+from embedlog.format.record_columns import HEADER_SIZE
 from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.producer import topic_judgement
 from embedlog.producer.attempts import SLICE_NS, Attempt, too_late
@@ -447,12 +448,18 @@ class Sender:
         for queue in queues or list(self._targets):
             found = queue.collect_inline()
             if found is not None:
-                batches, records, size, plain_size, largest, latency_ns, latest_ns, queue_ns, longest_ns = found
+                batches, records, size, plain_size, largest, record_most, latency_ns, latest_ns, queue_ns, longest_ns = found
                 amounts = {
                     "request": batches, "batch": batches, "record": records, "byte": size, "latency_s": latency_ns / 1e9,
                     "producer_batch": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": plain_size,
+                    "sized_record": records, "record_byte": plain_size - batches * HEADER_SIZE,
                 }  # fmt: skip
-                peaks = {"latency_s": latest_ns / 1e9, "queue_s": longest_ns / 1e9, "batch_byte": largest}
+                peaks = {
+                    "latency_s": latest_ns / 1e9,
+                    "queue_s": longest_ns / 1e9,
+                    "batch_byte": largest,
+                    "record_byte": record_most,
+                }
                 self.figures.note(amounts, peaks)
 
     def _count(self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float) -> None:
@@ -464,9 +471,13 @@ class Sender:
             "request": 1, "batch": run.batch_count, "record": run.record_count, "byte": run.size,
             "latency_s": latency_s, "producer_batch": len(batches), "queue_s": sum(waited),
         }  # fmt: skip
+        peaks = {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest}
         if batches[0].run is None:
-            amounts |= {"packed_byte": run.size, "plain_byte": sum(batch.size for batch in batches)}
-        self.figures.note(amounts, {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest})
+            plain_size = sum(batch.size for batch in batches)
+            amounts |= {"packed_byte": run.size, "plain_byte": plain_size}
+            amounts |= {"sized_record": run.record_count, "record_byte": plain_size - len(batches) * HEADER_SIZE}
+            peaks["record_byte"] = max(batch.record_most for batch in batches)
+        self.figures.note(amounts, peaks)
 
 
 def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:

@@ -309,6 +309,41 @@ def test_close_from_another_task_ends_a_wait(log: embedlog.Log) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("form", ["records", "batches"])
+def test_close_from_another_task_ends_an_iteration(log: embedlog.Log, form: str) -> None:
+    async def main() -> None:
+        consumer = log.async_consumer("one")
+
+        async def iterate() -> list[Any]:
+            return [found async for found in (consumer if form == "records" else consumer.batches())]
+
+        task = asyncio.create_task(iterate())
+        await waiting(consumer)
+        await consumer.close()
+        assert await task == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("form", ["records", "batches"])
+def test_closing_the_log_is_an_error_of_an_iteration(log: embedlog.Log, form: str) -> None:
+    async def main() -> None:
+        consumer = log.async_consumer("one")
+
+        async def iterate() -> None:
+            async for _ in consumer if form == "records" else consumer.batches():
+                raise AssertionError("no record")
+
+        task = asyncio.create_task(iterate())
+        await waiting(consumer)
+        await asyncio.to_thread(log.close)
+        with pytest.raises(ClosedError):
+            await task
+        await consumer.close()
+
+    run(main())
+
+
 def test_closing_the_log_ends_a_wait(log: embedlog.Log) -> None:
     async def main() -> None:
         async with log.async_consumer("one") as consumer:

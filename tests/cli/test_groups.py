@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,67 @@ def test_a_refusal_names_the_expected_form(grouped: Callable[..., Any]) -> None:
     assert "--by-duration: expected PnDTnHnMnS such as P1DT12H, found '1D'" in grouped(*scope, "--by-duration", "1D").err
     assert "--export and --json exclude each other" in grouped(*scope, "--to-latest", "--export", "--json").err
     assert "--export and --json exclude each other" in grouped("--json", *scope, "--to-latest", "--export").err
+
+
+# ---- groups of a broker ----------------------------------------------------------------------------------------------
+
+
+def text(word: bytes) -> bytes:
+    return struct.pack(">h", len(word)) + word
+
+
+def compact(word: bytes) -> bytes:
+    return bytes((len(word) + 1,)) + word
+
+
+def directory_with_groups_of_a_broker(path: Path) -> None:
+    """The share group `sg` with one member, and the streams group `st` without one, as Kafka 4.4 writes them."""
+    epochs = struct.pack(">hiq", 0, 1, 0) + b"\0"
+    member = b"\0\0\0" + compact(b"client") + compact(b"/10.0.0.1") + b"\2" + compact(b"web") + b"\0"
+    rows: list[tuple[bytes, bytes | None]] = [
+        (struct.pack(">h", 11) + text(b"sg"), epochs),
+        (struct.pack(">h", 10) + text(b"sg") + text(b"member-1"), member),
+        (struct.pack(">h", 17) + text(b"st"), epochs),
+    ]
+    with embedlog.open(path, config={"offsets.topic.num.partitions": 1}) as log:
+        log.create_topic("web", 2)
+        log.reset_group_offsets("own", ["web"], to="earliest")
+        coordinator = log._engine.groups
+        with coordinator.topic.deciding(0, coordinator.deadline(None)) as decision:
+            decision.append(rows)
+
+
+def test_groups_of_a_broker_are_listed_and_described(tmp_path: Path, run: Callable[..., Any]) -> None:
+    directory_with_groups_of_a_broker(tmp_path / "data")
+    listed = run("groups", "--list")
+    assert (listed.status, sorted(listed.out.split())) == (0, ["own", "sg", "st"])
+    kinds = {each["group"]: (each["type"], each["state"]) for each in json.loads(run("groups", "--list", "--json").out)}
+    assert kinds == {"own": ("classic", "Empty"), "sg": ("share", "Stable"), "st": ("streams", "Empty")}
+    assert run("groups", "--list", "--type", "share").out.split()[3:] == ["sg", "share", "Stable"]
+    members = run("groups", "--describe", "--group", "sg", "--members")
+    assert "member-1" in members.out
+    assert "/10.0.0.1" in members.out
+    described = run("groups", "--describe", "--group", "sg")
+    assert [line.split()[:6] for line in described.out.splitlines()[1:]] == [
+        ["sg", "web", "0", "-", "0", "-"],
+        ["sg", "web", "1", "-", "0", "-"],
+    ]
+    assert "embedlog: sg is a share group: its positions are in __share_group_state" in described.err
+
+
+REFUSED: dict[str, Callable[[embedlog.Log], object]] = {
+    "a reset": lambda log: log.reset_group_offsets("sg", ["web"], to="earliest"),
+    "a commit": lambda log: log.consumer(group_id="sg").commit({embedlog.TopicPartition("web", 0): 0}),
+    "a deletion": lambda log: log.delete_group("sg"),
+    "a member": lambda log: log.consumer("web", group_id="sg").poll(5),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_id_of_a_share_group_is_refused(tmp_path: Path, name: str) -> None:
+    directory_with_groups_of_a_broker(tmp_path)
+    with embedlog.open(tmp_path) as log:
+        before = log.describe_group("sg")
+        with pytest.raises(embedlog.InconsistentGroupProtocolError, match=r"'sg' is a share group.*choose another group id"):
+            REFUSED[name](log)
+        assert log.describe_group("sg") == before

@@ -25,9 +25,9 @@ def test_no_error_of_a_verb_names_a_call(events: Callable[..., Any], tmp_path: P
     absent = str(tmp_path / "absent")
     expected = {
         ("topics", "--create", "--topic", "events"): "topic 'events' exists already; --if-not-exists accepts that",
-        ("cat", "nothing"): "topic 'nothing' is unknown; topics --create creates it",
-        ("grep", "x", "nothing"): "topic 'nothing' is unknown; topics --create creates it",
-        ("-d", absent, "ls"): f"{absent}: no such log directory: No such file or directory (ENOENT)",
+        ("cat", "nothing"): "topic 'nothing' is unknown; topics --create creates it, and ls lists all",
+        ("grep", "x", "nothing"): "topic 'nothing' is unknown; topics --create creates it, and ls lists all",
+        ("-d", absent, "ls"): f"{absent}: no such log directory; topics --create makes one: No such file or directory (ENOENT)",
         ("restore", absent): f"{absent}: no such log directory: No such file or directory (ENOENT)",
         ("mirror", "--from", absent): f"{absent}: no such log directory: No such file or directory (ENOENT)",
     }

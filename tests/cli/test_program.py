@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.shell_completion import BashComplete
 
 import embedlog
 from embedlog.cli.commands import NOT_NEEDED, SCRIPTS, VERBS, program
+from embedlog.cli.examples import EXAMPLES, lines
 from embedlog.cli.invocation import NETWORK
 from embedlog.cli.program import main
 from tests.conftest import ROOT
@@ -110,6 +114,72 @@ def test_without_a_verb_the_help_is_printed_as_it_is(run: Callable[..., Any], wo
     assert wanted.status == 0
     assert outcome.err == wanted.out
     assert outcome.err.count("\n") > 8
+
+
+MISTYPED = {
+    ("topcis",): "no such verb: 'topcis': did you mean topics? embedlog --help lists the verbs",
+    ("consum", "-t", "events"): "did you mean consume? ",
+    ("kafka-topic.sh",): "did you mean topics",
+    ("perf", "produce"): "no such verb: 'produce': did you mean producer? embedlog perf --help lists the verbs",
+    ("zzz",): "no such verb: 'zzz': embedlog --help lists the verbs",
+    ("verif", "producer"): "did you mean verifiable? ",
+}
+
+
+@pytest.mark.parametrize("words", MISTYPED)
+def test_a_mistyped_verb_gets_a_suggestion(events: Callable[..., Any], words: tuple[str, ...]) -> None:
+    outcome = events(*words)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert MISTYPED[words] in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+COMPLETED = [
+    ("embedlog produce -t events -z z", {"zstd"}),
+    ("embedlog cat events -o s", {"stored", "s@"}),
+    ("embedlog dump e", {"events-0"}),
+    ("embedlog dump __consumer_offsets-4", {f"__consumer_offsets-{number}" for number in (4, *range(40, 50))}),
+    ("embedlog offsets --time e", {"earliest", "earliest-local"}),
+    ("embedlog topics --create --topic t --config retention.m", {"retention.ms="}),
+    ("embedlog configs --alter --topic events --delete-config a,retention.m", {"a,retention.ms"}),
+    ("embedlog groups --list --type s", {"share", "streams"}),
+    ("embedlog consume --property print.k", {"print.key="}),
+    ("embedlog cat __", {"__consumer_offsets"}),
+    ("embedlog cat e", {"events"}),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), COMPLETED)
+def test_values_are_completed(
+    events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: set[str]
+) -> None:
+    with embedlog.open(tmp_path / "data") as log:
+        log.reset_group_offsets("g", ["events"], to="earliest")
+    words = line.split()
+    complete = BashComplete(program, {}, "embedlog", "_EMBEDLOG_COMPLETE")
+    assert {item.value for item in complete.get_completions(words[1:-1], words[-1])} == expected
+
+
+def test_each_verb_has_examples_that_its_options_accept() -> None:
+    assert set(EXAMPLES) == set(VERBS)
+    for verb, rows in EXAMPLES.items():
+        for text, _ in rows:
+            words = shlex.split(text.partition(" | ")[2] or text)
+            context = program.make_context("embedlog", words[1:])
+            command = program.get_command(context, verb)
+            assert command is not None, text
+            rest = words[words.index(verb) + 1 :]
+            while isinstance(command, click.Group):
+                command = command.get_command(context, rest.pop(0))
+                assert command is not None, text
+            command.make_parser(click.Context(command)).parse_args(rest)
+
+
+def test_help_ends_with_examples_that_can_be_copied(run: Callable[..., Any]) -> None:
+    for words in (["topics", "--help"], ["perf", "--help"]):
+        shown = run(*words).out
+        _, _, printed = shown.partition("\nExamples:\n")
+        assert [line.strip() for line in printed.splitlines()] == [line.strip() for line in lines(words[0])]
 
 
 def test_the_version_is_that_of_the_package(run: Callable[..., Any]) -> None:

@@ -160,8 +160,8 @@ def filled(events: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 )
 def test_records_are_printed(filled: Callable[..., Any], options: tuple[str, ...], expected: str) -> None:
     outcome = filled("cat", "events", *options)
-    assert (outcome.out, outcome.err) == (expected, "")
-    assert outcome.status == (0 if expected else 1)
+    assert outcome.out == expected
+    assert (outcome.status, outcome.err == "") == ((0, True) if expected else (1, False))
 
 
 def test_the_envelope_is_that_of_kcat(filled: Callable[..., Any], tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_envelope_is_that_of_kcat(filled: Callable[..., Any], tmp_path: Path
 
 
 def test_consume_begins_at_the_end_and_tail_before_it(filled: Callable[..., Any]) -> None:
-    assert filled("consume", "--topic", "events", "--timeout-ms", "0") == (1, "", "")
+    assert filled("consume", "--topic", "events", "--timeout-ms", "0")[:2] == (1, "")
     assert filled("consume", "--topic", "events", "--from-beginning", "--max-messages", "1").out == "v0\n"
     assert filled("tail", "events", "-n", "1", "--timeout-ms", "0").out == "v9\n"
     assert filled("cat", "--include", "ev.*", "-c", "1").out == "v0\n"
@@ -274,3 +274,70 @@ def test_a_bounded_reading_of_several_partitions_begins_and_ends_where_it_is_tol
     assert events("cat", "wide", "-p", "1", "-Z").out.encode().splitlines() == expected[30:]
     assert events("cat", "wide", "-p", "2").status == 1
     assert events("cat", "wide", "-X", "fetch.max.bytes=2000", "-Z", "-p", "1").out.encode().splitlines() == expected[30:]
+
+
+# ---- ends of lines, null headers, positions, and why nothing is printed ----------------------------------------------
+
+
+def test_a_return_before_the_end_of_a_line_is_no_part_of_the_record(events: Callable[..., Any], tmp_path: Path) -> None:
+    assert events("produce", "-t", "events", stdin=b"a\r\nb\r\n\r\nc\rd\r\nlast\r").status == 0
+    assert values(tmp_path) == [b"a", b"b", b"", b"c\rd", b"last"]
+    file = tmp_path / "lines"
+    file.write_bytes(b"e\r\nf")
+    assert events("produce", "-t", "events", "-l", str(file)).status == 0
+    assert values(tmp_path)[5:] == [b"e", b"f"]
+
+
+def test_a_given_delimiter_keeps_each_byte_as_kcat_does(events: Callable[..., Any], tmp_path: Path) -> None:
+    assert events("produce", "-t", "events", "-D", "\\n", stdin=b"a\r\nb").status == 0
+    assert values(tmp_path) == [b"a\r", b"b"]
+
+
+def values(path: Path) -> list[bytes | None]:
+    with embedlog.open(path / "data", read_only=True) as log:
+        return [record.value for record in log.scan("events").records()]
+
+
+def test_a_headers_field_that_is_the_marker_means_no_headers(events: Callable[..., Any]) -> None:
+    layout = [word for name in ("parse.key=true", "parse.headers=true", "null.marker=NULL") for word in ("--property", name)]
+    assert events("produce", "-t", "events", *layout, stdin=b"a:1\tk1\tv1\nNULL\tk2\tNULL\na:NULL\tk3\tv\n").status == 0
+    assert events("cat", "events", "-f", "%k %S [%h]\\n").out == "k1 2 [a=1]\nk2 -1 []\nk3 1 [a=NULL]\n"
+    refused = events("produce", "-t", "events", *layout, stdin=b"NULL:1\tk\tv\n")
+    assert refused.status == 2
+    assert "line 1: the key of a header is the null.marker b'NULL': a header needs a key" in refused.err
+
+
+def test_stored_is_the_committed_offset_of_a_group(filled: Callable[..., Any], tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "data") as log:
+        log.reset_group_offsets("readers", to={embedlog.TopicPartition("events", 0): 2})
+    every = filled("cat", "events").out.splitlines()
+    stored = filled("cat", "events", "-o", "stored", "-X", "group.id=readers")
+    assert (stored.status, stored.out.splitlines(), stored.err) == (0, every[2:], "")
+    absent = filled("cat", "events", "-o", "stored", "-X", "group.id=none")
+    assert (absent.status, absent.out.splitlines()) == (0, every)
+    nobody = filled("cat", "events", "-o", "stored")
+    assert (nobody.status, nobody.out.splitlines()) == (0, every)
+    assert "-o stored: no group is given (-X group.id=NAME)" in nobody.err
+    member = filled("consume", "-t", "events", "-G", "readers", "-o", "stored", "-e")
+    assert member.out.splitlines() == every[2:]
+
+
+WITHOUT_RECORDS = [
+    (["cat", "events", "-o", "99999999"], "no record at or after offset 99999999: events-0 has the offsets 0 to "),
+    (["consume", "-t", "events", "--timeout-ms", "50"], "no record arrived within 50 ms (--timeout-ms)"),
+    (["consume", "-t", "events", "-e"], "events: no record after the present end; --from-beginning prints those before it"),
+    (["cat", "events", "-o", "end"], "events: no record at the given positions; without -o all are printed"),
+    (["consume", "-t", "events", "-G", "late", "--timeout-ms", "50"], "no record arrived within 50 ms (--timeout-ms)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "reason"), WITHOUT_RECORDS)
+def test_a_reading_that_prints_nothing_says_why(filled: Callable[..., Any], arguments: list[str], reason: str) -> None:
+    found = filled(*arguments)
+    assert (found.status, found.out) == (1, "")
+    assert found.err.startswith(f"embedlog: {reason}")
+
+
+def test_an_empty_topic_is_said_to_be_empty(events: Callable[..., Any]) -> None:
+    assert events("cat", "events").err == "embedlog: events: no record\n"
+    assert "no record at or after offset 5: events-0 is empty" in events("cat", "events", "-o", "5").err

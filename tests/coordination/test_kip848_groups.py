@@ -8,7 +8,29 @@ from uuid import UUID
 import pytest
 
 from embedlog.coordination.groups.group_view import GroupEntries
-from embedlog.coordination.groups.kip848_groups import CURRENT, GROUP, KINDS, MEMBER, TARGET, TARGET_OF, TOPICS
+from embedlog.coordination.groups.kip848_groups import (
+    CONSUMER_KINDS,
+    CURRENT,
+    GROUP,
+    MEMBER,
+    SHARE_CURRENT,
+    SHARE_GROUP,
+    SHARE_KINDS,
+    SHARE_MEMBER,
+    SHARE_TARGET,
+    SHARE_TARGET_OF,
+    SHARE_TOPICS,
+    STREAMS_CURRENT,
+    STREAMS_GROUP,
+    STREAMS_KINDS,
+    STREAMS_MEMBER,
+    STREAMS_TARGET,
+    STREAMS_TARGET_OF,
+    STREAMS_TOPOLOGY,
+    TARGET,
+    TARGET_OF,
+    TOPICS,
+)
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 
 TOPIC = UUID(int=7)
@@ -132,4 +154,70 @@ def test_a_newer_record_is_refused_as_such(which: tuple[int, str]) -> None:
 
 
 def test_every_kind_is_covered() -> None:
-    assert {kind for kind, _ in RECORDS} == KINDS
+    assert {kind for kind, _ in RECORDS} == CONSUMER_KINDS
+    assert {kind for kind, _ in SHARE_RECORDS} == SHARE_KINDS
+    assert {kind for kind, _ in STREAMS_RECORDS} == STREAMS_KINDS
+
+
+# ---- share groups and streams groups ---------------------------------------------------------------------------------
+
+SHARE_RECORDS = {
+    (SHARE_GROUP, ""): b"\0\0" + struct.pack(">iq", 3, 77) + b"\0",
+    (SHARE_TARGET, ""): epoch(3),
+    (SHARE_TOPICS, ""): b"\0\0\1" + b"\2" + TOPIC.bytes + text("t") + b"\2" + struct.pack(">i", 0) + b"\0" + b"\1\0",
+    (SHARE_MEMBER, "m1"): b"\0\0\0" + text("client") + text("/host") + b"\2" + text("t") + b"\0",
+    (SHARE_TARGET_OF, "m1"): b"\0\0" + parts(0, 1) + b"\0",
+    (SHARE_CURRENT, "m1"): b"\0\0" + struct.pack(">iib", 3, 2, 0) + parts(0, 1) + b"\0",
+}
+STREAMS_RECORDS = {
+    (STREAMS_GROUP, ""): b"\0\0" + struct.pack(">iq", 5, 77) + b"\0",
+    (STREAMS_TARGET, ""): epoch(5),
+    (STREAMS_TOPOLOGY, ""): b"\0\0" + struct.pack(">i", 1) + b"\1\0",
+    (STREAMS_MEMBER, "m1"): b"\0\0\0\0" + text("client") + text("/host") + struct.pack(">ii", 300_000, 1) + text("p")
+    + b"\xff\1\0",
+    (STREAMS_TARGET_OF, "m1"): b"\0\0\1\1\1\0",
+    (STREAMS_CURRENT, "m1"): b"\0\0" + struct.pack(">iib", 5, 4, 0) + b"\1\1\1\1\1\1\0",
+}  # fmt: skip
+
+
+def test_a_share_group_is_put_together_from_its_records() -> None:
+    group = view(SHARE_RECORDS).modern("g")
+    assert group is not None
+    assert (group.type, group.epoch, group.assignment_epoch, group.state) == ("share", 3, 3, "Stable")
+    assert group.topics == {TOPIC: "t"}
+    member = group.members["m1"]
+    assert (member.client_id, member.client_host, member.topics) == ("client", "/host", ("t",))
+    assert (member.epoch, member.previous_epoch, member.state) == (3, 2, "Stable")
+    assert member.assigned == member.target == {TOPIC: (0, 1)}
+
+
+def test_a_streams_group_is_put_together_from_its_records() -> None:
+    group = view(STREAMS_RECORDS).modern("g")
+    assert group is not None
+    assert (group.type, group.epoch, group.assignment_epoch, group.state) == ("streams", 5, 5, "Stable")
+    member = group.members["m1"]
+    assert (member.client_id, member.client_host, member.rebalance_timeout_ms) == ("client", "/host", 300_000)
+    assert (member.epoch, member.previous_epoch, member.state) == (5, 4, "Stable")
+
+
+def test_a_group_without_members_is_empty() -> None:
+    for records, kind in ((SHARE_RECORDS, SHARE_GROUP), (STREAMS_RECORDS, STREAMS_GROUP)):
+        group = view({(kind, ""): records[kind, ""]}).modern("g")
+        assert group is not None
+        assert (group.state, group.members) == ("Empty", {})
+
+
+READ = [
+    *((SHARE_RECORDS, kind) for kind in (SHARE_GROUP, SHARE_TARGET, SHARE_TOPICS, SHARE_MEMBER, SHARE_TARGET_OF, SHARE_CURRENT)),
+    *((STREAMS_RECORDS, kind) for kind in (STREAMS_GROUP, STREAMS_TARGET, STREAMS_MEMBER, STREAMS_CURRENT)),
+]
+
+
+@pytest.mark.parametrize(("records", "kind"), READ)
+def test_a_record_of_theirs_that_is_newer_is_refused_and_never_misread(records: dict[tuple[int, str], bytes], kind: int) -> None:
+    which = next(each for each in records if each[0] == kind)
+    with pytest.raises(UnsupportedFormatError):
+        view(records | {which: b"\0\1" + records[which][2:]}).modern("g")
+    for size in range(2, 6):
+        with pytest.raises(CorruptRecordError):
+            view(records | {which: records[which][:size]}).modern("g")

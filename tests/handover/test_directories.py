@@ -215,6 +215,22 @@ def test_a_directory_that_a_broker_used_is_taken_back_first(given: Path) -> None
     give(given)
 
 
+def test_settings_of_groups_are_named_and_are_there_in_the_next_handover(given: Path) -> None:
+    of_group = (records.GROUP_SETTINGS, "sg")
+    with broker(given) as image:
+        image.settings[of_group] = {"share.auto.offset.reset": "earliest"}
+        image.settings[records.CLIENT_METRICS_SETTINGS, "slow"] = {"interval.ms": "1000"}
+        image.settings[records.BROKER_SETTINGS, "1"] = {"log.cleaner.threads": "2"}
+    named = [each for each in take(given).settings if each.topic is None]
+    assert [(each.name, each.outcome, each.reason.partition(":")[0]) for each in named] == [
+        ("log.cleaner.threads", "lost", "a setting of the broker"),
+        ("interval.ms", "carried over", "of the client metrics slow"),
+        ("share.auto.offset.reset", "carried over", "of the group sg"),
+    ]
+    give(given)
+    assert metadata_image.read(given)[0].settings[of_group] == {"share.auto.offset.reset": "earliest"}
+
+
 def test_settings_of_the_broker_that_were_not_taken_back_are_named(given: Path) -> None:
     assert [each for each in give(given).settings if "taken back" in each.reason] == []
     with broker(given) as image:

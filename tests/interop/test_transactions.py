@@ -282,10 +282,10 @@ def test_the_same_script_gives_the_same_log_there_and_here(broker: oracle.Broker
     (path,) = (broker.log_dir / f"{STATE}-0").glob("*.log")
     said = oracle.tool("dump-log", "--transaction-log-decoder", "--files", path).stdout
     for name in names:
-        last = re.findall(rf'"transactionalId":"{name}".*?"transactionStatus":(\d+)', said)[-1]
+        last = re.findall(rf'"transactionalId":"{name}".*?"transactionStatus":"?(\w+)', said)[-1]
         state = ours[name]
         assert state is not None
-        assert int(last) == state.status, name
+        assert last in (str(state.status.value), state.status.name.title().replace("_", "")), name  # a number before 4.4
 
 
 def placed(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:

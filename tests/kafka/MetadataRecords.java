@@ -22,7 +22,7 @@ import org.apache.kafka.server.common.ApiMessageAndVersion;
  * Random records of the decision log, serialized by Kafka's own MetadataRecordSerde, one JSON object per line: fields and the value
  * in hexadecimal digits. tests/data/metadata-records.jsonl.xz is the output for 400 records and seed 15.
  *
- *     java -cp "$(EMBEDLOG_ORACLE_DIR)/4.3.1/lib/*" tests/kafka/MetadataRecords.java 400 15 | xz -9e       (needs a JDK)
+ *     java -cp "$(EMBEDLOG_ORACLE_DIR)/4.4.0/lib/*" tests/kafka/MetadataRecords.java 400 15 | xz -9e       (needs a JDK)
  *
  * A record that Kafka does not read back as it was is an error. Numbers above 9999 are tags of embedlog.
  */

@@ -7,7 +7,8 @@ import java.util.HexFormat;
 import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.record.internal.CompressionType;
 import org.apache.kafka.common.record.internal.RecordBatch;
-import org.apache.kafka.common.utils.BufferSupplier;
+import org.apache.kafka.common.utils.*; // BufferSupplier until 4.3
+import org.apache.kafka.common.utils.internals.*; // BufferSupplier from 4.4 on
 
 /**
  * What Kafka's decoders make of records sections: each line of the input is `codec TAB hexadecimal bytes`, each line of the output is

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A real Apache Kafka 4.x as the judge of our files: broker, dump-log and command-line tools.
 
-The tools are always those of TOOLS_VERSION. The broker may be of any of VERSIONS: EMBEDLOG_KAFKA names the one of this run.
+The broker may be of any of VERSIONS: EMBEDLOG_KAFKA names the one of this run. The tools are of the same version, or of REFERENCE
+for a version whose tools are not fetched.
 
 Needs Java 17 and, the first time, Maven with a reachable repository. Only the standard library is imported. Everything listens on
 127.0.0.1 only.
@@ -34,9 +35,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TOOLS_VERSION = "4.3.1"
-VERSIONS = {TOOLS_VERSION: HERE / "pom.xml", "4.4.0": HERE / "pom-4.4.0.xml", "3.9.1": HERE / "pom-3.9.1.xml"}
-KAFKA_VERSION = os.environ.get("EMBEDLOG_KAFKA", TOOLS_VERSION)  # of this run's broker
+REFERENCE = "4.4.0"
+VERSIONS = {REFERENCE: HERE / "pom.xml", "4.3.1": HERE / "pom-4.3.1.xml", "3.9.1": HERE / "pom-3.9.1.xml"}
+WITHOUT_TOOLS = frozenset({"3.9.1"})
+KAFKA_VERSION = os.environ.get("EMBEDLOG_KAFKA", REFERENCE)  # of this run's broker
+TOOLS_VERSION = REFERENCE if KAFKA_VERSION in WITHOUT_TOOLS else KAFKA_VERSION
 CACHE = Path(os.environ.get("EMBEDLOG_ORACLE_DIR", Path.home() / ".cache" / "embedlog-oracle"))
 
 TOOLS = {
@@ -82,24 +85,33 @@ def class_path(version: str = TOOLS_VERSION) -> str:
     if shutil.which("java") is None:
         raise OracleUnavailable("no `java` on the path: install a Java 17 runtime")
     done = CACHE / version / "complete"
-    if not done.exists():
+    if not _is_complete(done, version):
         if shutil.which("mvn") is None:
             raise OracleUnavailable("no `mvn` on the path: install Maven, or set EMBEDLOG_ORACLE_DIR to a filled cache")
         done.parent.mkdir(parents=True, exist_ok=True)
         with (done.parent / "lock").open("w") as turn:  # two test processes may come here at once
             fcntl.lockf(turn, fcntl.LOCK_EX)
-            if not done.exists():
+            if not _is_complete(done, version):
                 _fetch(version, done)
     return f"{done.parent / 'lib'}/*"
 
 
+def _is_complete(done: Path, version: str) -> bool:
+    """Whether all jars are there: a cache of the time before Maven had the tools of a version has those of another one."""
+    tools = done.parent / "lib" / f"kafka-tools-{version}.jar"
+    return done.exists() and (version in WITHOUT_TOOLS or tools.exists())
+
+
 def _fetch(version: str, done: Path) -> None:
-    library = f"-DoutputDirectory={done.parent / 'lib'}"
-    fetch = ["mvn", "-q", "-B", "-f", str(VERSIONS[version]), "dependency:copy-dependencies", library]
+    fresh = done.parent / "lib.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fetch = ["mvn", "-q", "-B", "-f", str(VERSIONS[version]), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
     answer = subprocess.run(fetch, capture_output=True, text=True, timeout=600)
     if answer.returncode:
         said = next((line for line in answer.stdout.splitlines() if "ERROR" in line), answer.stderr[-200:])
         raise OracleUnavailable(f"Maven could not fetch Kafka {version}: {said[:300]}")
+    shutil.rmtree(done.parent / "lib", ignore_errors=True)
+    fresh.rename(done.parent / "lib")
     done.touch()
 
 
@@ -107,7 +119,8 @@ def command(
     name: str, *arguments: str | Path, heap: str = "512m", log_level: str = "ERROR", version: str = KAFKA_VERSION
 ) -> list[str]:
     """The command line that runs one of TOOLS; `version` is the broker's."""
-    jars = class_path(version if name in OF_THE_BROKER else TOOLS_VERSION)
+    is_of_the_version = name in OF_THE_BROKER or version not in WITHOUT_TOOLS
+    jars = class_path(version if is_of_the_version else REFERENCE)
     return [
         "java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
         f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}", f"-Doracle.log.level={log_level}",

@@ -24,12 +24,28 @@ def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:
     assert found["record-send-rate"] > 0
     assert 0 < found["batch-size-avg"] <= found["batch-size-max"] < 1000
     assert found["records-per-request-avg"] > 4
+    assert 200 < found["record-size-avg"] <= found["record-size-max"] < 220
     assert 0 < found["compression-rate-avg"] < 0.5
     assert 0 < found["record-queue-time-avg"] <= found["record-queue-time-max"] < 10_000
     assert 0 < found["request-latency-avg"] <= found["request-latency-max"]
     assert found["flush-time-ns-total"] > 0
     assert found["buffer-available-bytes"] == found["buffer-total-bytes"] == 32 << 20
     assert found["requests-in-flight"] == found["waiting-threads"] == found["bufferpool-wait-ratio"] == 0
+
+
+@pytest.mark.parametrize("linger_ms", [0, 5])
+def test_the_largest_record_is_seen_and_the_mean_is_that_of_records(log: embedlog.Log, linger_ms: int) -> None:
+    sizes = [10, 400, 20]
+    with log.producer(linger_ms=linger_ms) as producer:
+        empty = producer.metrics()
+        for size in sizes:
+            producer.send("one", b"x" * size).result(10)
+        found = producer.metrics()
+        assert producer.send_batch("one", [b"x" * 900]).result(10)
+        assert producer.metrics()["record-size-max"] == found["record-size-max"]  # sizes in columns are not measured
+    assert (empty["record-size-avg"], empty["record-size-max"]) == (0, 0)
+    assert 400 < found["record-size-max"] < 420
+    assert sum(sizes) / 3 < found["record-size-avg"] < sum(sizes) / 3 + 15
 
 
 def test_no_batch_is_in_flight_when_its_futures_are_settled(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ static void metrics_note(el_metrics *metrics, const el_producer_batch *batch, in
     metrics->latency_ns += latency_ns;
     metrics->queue_ns += queue_ns;
     raise_to(&metrics->bytes_most, size);
+    raise_to(&metrics->record_most, batch->record_most);
     raise_to(&metrics->latency_most_ns, latency_ns);
     raise_to(&metrics->queue_most_ns, queue_ns);
 }
@@ -214,8 +215,8 @@ PyObject *el_collect_inline(PyObject *object, PyObject *unused) {
     el_metrics found = self->metrics;
     if (!found.batches) Py_RETURN_NONE;
     self->metrics = (el_metrics){0};
-    return Py_BuildValue("(LLLLLLLLL)", (long long)found.batches, (long long)found.records, (long long)found.bytes,
-                         (long long)found.plain_bytes, (long long)found.bytes_most,
+    return Py_BuildValue("(LLLLLLLLLL)", (long long)found.batches, (long long)found.records, (long long)found.bytes,
+                         (long long)found.plain_bytes, (long long)found.bytes_most, (long long)found.record_most,
                          (long long)found.latency_ns, (long long)found.latency_most_ns, (long long)found.queue_ns, (long long)found.queue_most_ns);
 }
 

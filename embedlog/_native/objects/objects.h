@@ -101,6 +101,7 @@ struct el_producer_batch {
     PyObject *topic;             /* NULL for a promise */
     uint8_t *data;               /* EL_HEADER_SIZE free bytes, then records */
     int64_t size, capacity;
+    int64_t record_most;         /* bytes of the largest record; 0 for a run */
     int64_t base_timestamp, max_timestamp, min_timestamp;
     int keyless; /* whether a record has no key: a topic that has become compacted meanwhile refuses the batch */
     int64_t opened_ns;           /* monotonic */
@@ -121,7 +122,7 @@ struct el_producer_batch {
 };
 
 typedef struct {
-    int64_t batches, records, bytes, plain_bytes, bytes_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
+    int64_t batches, records, bytes, plain_bytes, bytes_most, record_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
 } el_metrics;
 
 struct el_queue {

@@ -124,6 +124,7 @@ static void batch_write(el_queue *queue, el_producer_batch *batch, const el_item
     el_item_write(item, size, delta, batch->count, batch->data + batch->size);
     batch->size += whole;
     batch->count++;
+    if (whole > batch->record_most) batch->record_most = whole;
     if (item->timestamp_ms > batch->max_timestamp) batch->max_timestamp = item->timestamp_ms;
     if (item->timestamp_ms < batch->min_timestamp) batch->min_timestamp = item->timestamp_ms;
     if (item->key_size < 0) batch->keyless = 1;

@@ -216,6 +216,7 @@ static PyGetSetDef batch_fields[] = {
     EL_FIELD(topic, T_OBJECT_EX, el_producer_batch, "Name of the topic; a promise has none."),
     EL_FIELD(count, T_INT, el_producer_batch, "Records."),
     EL_FIELD(size, T_LONGLONG, el_producer_batch, "Bytes, the batch header included, before compression."),
+    EL_FIELD(record_most, T_LONGLONG, el_producer_batch, "Bytes of the largest record; 0 for a run."),
     EL_FIELD(partition, T_INT, el_producer_batch, "Number of the partition."),
     EL_FIELD(run, T_OBJECT, el_producer_batch, "The run that send_batch encoded, or None."),
     EL_FIELD(base_offset, T_LONGLONG, el_producer_batch, "Offset of the first record, or -1."),

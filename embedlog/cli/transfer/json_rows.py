@@ -90,6 +90,8 @@ def _row(line: bytes, number: int) -> Row:
             bytes_of(found["payload"] if "payload" in found else found["value"]), bytes_of(found.get("key")),
             headers_of(found.get("headers")), _time(found.get("ts", found.get("timestamp"))), _partition(found.get("partition")),
         )  # fmt: skip
+    except json.JSONDecodeError as problem:
+        raise InvalidRecordError(f"line {number} is not JSON: {problem}; {_PLAIN}", found=repr(line[:100])) from problem
     except (ValueError, RecursionError) as problem:
         raise InvalidRecordError(f"line {number}: {problem}", found=repr(line[:100])) from problem
 

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from embedlog import Log
-from embedlog.cli.arguments import settings, topic_names
+from embedlog.cli.arguments import settings, topic_names, topic_setting_names, topic_settings
 from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
+from embedlog.cli.terminal import tell
 
 _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metrics", "groups"]
 
@@ -29,9 +30,14 @@ _OTHERS = ["brokers", "clients", "users", "ips", "broker-loggers", "client-metri
 @click.option("--describe", is_flag=True, help="Print settings (the default).")
 @click.option("--all", "effective", is_flag=True, help="Print all settings with their origin.")
 @click.option("--alter", is_flag=True, help="Change settings of a topic.")
-@click.option("--add-config", metavar="KEY=VALUE,…", help="Brackets protect commas: cleanup.policy=[compact,delete].")
+@click.option(
+    "--add-config",
+    metavar="KEY=VALUE,…",
+    shell_complete=topic_settings,
+    help="Brackets protect commas: cleanup.policy=[compact,delete].",
+)
 @click.option("--add-config-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Lines of key=value.")
-@click.option("--delete-config", metavar="KEY,…", help="Settings that get the default again.")
+@click.option("--delete-config", metavar="KEY,…", shell_complete=topic_setting_names, help="Settings that get the default again.")
 def configs(entity_type: str, topic: str | None, alter: bool, include_internal: bool, **options: Any) -> int:
     """Print and change settings of topics.
 
@@ -52,6 +58,9 @@ def configs(entity_type: str, topic: str | None, alter: bool, include_internal: 
         document([dict(zip(("topic", "name", "value", "origin"), row, strict=True)) for row in rows])
     else:
         table(["topic", "name", "value", "origin"], rows)
+        if not rows and readable.whole:
+            whose = f"{topic} has" if topic else "no topic has" if names else "there is no topic that has"
+            tell(f"embedlog: {whose}{' no' if topic else ''} settings of its own; --all prints the effective ones")
         tell_hidden(hidden, "internal topic")
     return readable.status(bool(rows))
 

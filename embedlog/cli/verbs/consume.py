@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import embedlog
 from embedlog import Batch, Consumer, Log, OffsetAndMetadata, TopicPartition
-from embedlog.cli.arguments import group_ids, numbers, settings, topic_names
+from embedlog.cli.arguments import POSITIONS, group_ids, numbers, settings, topic_names, words
 from embedlog.cli.internal_topics import matching_topics
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.positions import Span, span
 from embedlog.cli.readable import Readable
 from embedlog.cli.reader_watch import ending_with_reader
 from embedlog.cli.record_format import KAFKA_PROPERTIES, Formatter, as_bytes, by_properties, envelope, formatted, unescaped
+from embedlog.cli.terminal import tell
 
 if TYPE_CHECKING:
     from embedlog.cli.line_writer import LineWriter
@@ -54,8 +55,9 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-t", "--topic", "topic", multiple=True, shell_complete=topic_names, help="A topic."),
         click.option("--include", "--whitelist", metavar="REGEX", help="All topics that match."),
         click.option("-p", "--partition", "partitions", metavar="N,…", help="Only these partitions."),
-        click.option("-o", "--offset", "positions", multiple=True, metavar="POSITION",
-                     help="beginning, end, an offset, -5 (before the end), @time, s@time, e@time."),
+        click.option("-o", "--offset", "positions", multiple=True, metavar="POSITION", shell_complete=words(*POSITIONS),
+                     help="beginning, end, an offset, -5 (before the end), @time, s@time, e@time, or stored: the committed"
+                     " offset of -X group.id."),
         click.option("--from-beginning", is_flag=True, help="The same as -o beginning."),
         click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Exit at the end that the partitions have now."),
         click.option("-c", "--max-messages", "count", type=click.IntRange(min=1), help="Exit after this many records."),
@@ -69,6 +71,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-D", "delimiter", default="\\n", metavar="DELIM", help="After each record; \\n if not given."),
         click.option("-Z", "null_as_text", is_flag=True, help="Print NULL for null keys and values."),
         click.option("--property", "--formatter-property", "properties", multiple=True, metavar="KEY=VALUE",
+                     shell_complete=words(*(f"{name}=" for name in KAFKA_PROPERTIES)),
                      help="Kafka's print.key=true, key.separator, null.literal, …"),
         click.option("--consumer-property", "-X", "consumer_settings", multiple=True, metavar="KEY=VALUE",
                      help="A setting of the consumer."),
@@ -119,13 +122,20 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
             None if options["timeout_ms"] is None else options["timeout_ms"] / 1000,
         )  # fmt: skip
         given = settings(options["consumer_settings"], "--consumer-property")
+        stored_group = given.pop("group.id", None)
+        if stored_group is not None and "stored" not in options["positions"]:
+            raise click.UsageError(f"-X group.id: a member of a group is -G {stored_group}; -o stored begins at its offsets")
         if options["isolation_level"] is not None:
             given["isolation.level"] = options["isolation_level"]
         if group is not None:
-            return 0 if _read_in_group(log, group, given, reading, writer.write) else 1
+            written = _read_in_group(log, group, given, reading, writer.write)
+            if not written:
+                tell(f"embedlog: {_why_nothing(reading, {})}")
+            return 0 if written else 1
         leaderless: list[embedlog.LeaderNotAvailableError] = []
+        stored = _stored(log, stored_group) if "stored" in reading.positions else {}
         with log.consumer(config=given) as consumer:
-            limits = _limits(log, consumer, reading, leaderless)
+            limits = _limits(log, consumer, reading, leaderless, stored)
             if reading.exit_at_end and not options["consumer_settings"]:
                 written = _scan(log, limits, reading, writer, options["isolation_level"] or "read_uncommitted")
             else:
@@ -135,7 +145,38 @@ def _consume(options: dict[str, Any], default: str, exit_at_end: bool) -> int:
         readable = Readable()
         for problem in leaderless:
             readable.note(problem)
+        if not written and readable.whole:
+            tell(f"embedlog: {_why_nothing(reading, limits.requested)}")
         return readable.status(bool(written))
+
+
+def _stored(log: Log, group: str | None) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The committed offsets of a group, for `-o stored`."""
+    if group is None:
+        tell("embedlog: -o stored: no group is given (-X group.id=NAME): the records are read as without -o")
+        return {}
+    return log.group_offsets(group)
+
+
+def _why_nothing(reading: Reading, requested: dict[TopicPartition, tuple[int, int, int]]) -> str:
+    """Why no record was printed. `requested`: of each partition the first offset that was asked for, its start and its end."""
+    beyond = [
+        f"{tp.topic}-{tp.partition} has the offsets {start} to {end - 1}"
+        if end > start
+        else f"{tp.topic}-{tp.partition} is empty"
+        for tp, (wanted, start, end) in requested.items()
+        if wanted > end
+    ]
+    if beyond and len(beyond) == len(requested):
+        return f"no record at or after offset {min(wanted for wanted, *_ in requested.values())}: {'; '.join(beyond[:3])}"
+    if reading.timeout_s is not None and not reading.exit_at_end:
+        return f"no record arrived within {reading.timeout_s * 1000:.0f} ms (--timeout-ms)"
+    names = ", ".join(reading.topics[:5])
+    if reading.exit_at_end and reading.positions:
+        return f"{names}: no record at the given positions; without -o all are printed"
+    if reading.exit_at_end and reading.default != "beginning":
+        return f"{names}: no record after the present end; --from-beginning prints those before it"
+    return f"{names}: no record{' for this group' if not requested else ''}"
 
 
 def _topics(log: Log, options: dict[str, Any]) -> list[str]:
@@ -168,7 +209,10 @@ def _layout(options: dict[str, Any]) -> tuple[Formatter | None, bytes, bytes]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _limits(log: Log, consumer: Consumer[Any, Any], reading: Reading, leaderless: list[embedlog.LeaderNotAvailableError]) -> Span:
+def _limits(
+    log: Log, consumer: Consumer[Any, Any], reading: Reading, leaderless: list[embedlog.LeaderNotAvailableError],
+    stored: dict[TopicPartition, OffsetAndMetadata],
+) -> Span:  # fmt: skip
     """The partitions to read, which are assigned, with their first offsets and ends (CONSUME-5)."""
 
     def present(topic: str) -> list[int]:
@@ -184,8 +228,8 @@ def _limits(log: Log, consumer: Consumer[Any, Any], reading: Reading, leaderless
     given = None if reading.partitions is None else list(dict.fromkeys(reading.partitions))
     tps = [TopicPartition(topic, number) for topic in reading.topics for number in (present(topic) if given is None else given)]
     consumer.assign(tps)  # refuses an absent partition
-    found = span(consumer, tps, reading.positions, reading.default)
-    return Span(found.starts, (consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends)
+    found = span(consumer, tps, reading.positions, reading.default, stored=stored)
+    return replace(found, ends=(consumer.end_offsets(tps) | found.ends) if reading.exit_at_end else found.ends)
 
 
 def _scan(log: Log, limits: Span, reading: Reading, writer: LineWriter, isolation: Any) -> int:
@@ -239,8 +283,11 @@ def _read_in_group(
     log: Log, group: str, given: dict[str, str], reading: Reading, write: Callable[[Batch, int, int], None]
 ) -> int:
     """Read as a member of a group; the position of the last written record is committed."""
-    if reading.positions or reading.partitions is not None:
-        raise click.UsageError("a group assigns partitions and has positions: -p and -o are not for groups")
+    if set(reading.positions) - {"stored"} or reading.partitions is not None:
+        raise click.UsageError(
+            "a group assigns partitions and has positions: -p and -o are not for groups; "
+            "embedlog groups --reset-offsets changes its positions"
+        )
     reset = "earliest" if reading.default == "beginning" else "latest"
     written = 0
     config = {"auto.offset.reset": reset, **given, "enable.auto.commit": "false"}

@@ -14,7 +14,7 @@ import click
 
 import embedlog
 from embedlog import GroupDescription, Log, TopicPartition
-from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names
+from embedlog.cli.arguments import actions, group_ids, numbers, time_ms, topic_names, words
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.option_words import in_options
 from embedlog.cli.output import document, table
@@ -23,6 +23,8 @@ from embedlog.cli.reset_plans import exported, imported
 from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "describe", "delete", "delete-offsets", "reset-offsets")
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling")
+TYPES = ("classic", "consumer", "share", "streams")
 _TARGETS = (
     "--to-earliest",
     "--to-latest",
@@ -46,8 +48,17 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--all-groups", is_flag=True, help="All groups."),
         click.option("--members", is_flag=True, help="Describe members."),
         click.option("--offsets", is_flag=True, help="Describe offsets (the default)."),
-        click.option("--state", is_flag=False, flag_value="", metavar="[STATE,…]", help="Describe or list states."),
-        click.option("--type", "kind", is_flag=False, flag_value="", metavar="[TYPE,…]", help="List types."),
+        click.option(
+            "--state",
+            is_flag=False,
+            flag_value="",
+            metavar="[STATE,…]",
+            shell_complete=words(*STATES),
+            help="Describe or list states.",
+        ),
+        click.option(
+            "--type", "kind", is_flag=False, flag_value="", metavar="[TYPE,…]", shell_complete=words(*TYPES), help="List types."
+        ),
         click.option("--verbose", is_flag=True, help="Describe the partitions of members."),
         click.option("--topic", "topics", multiple=True, shell_complete=topic_names, metavar="TOPIC[:N,…]"),
         click.option("--all-topics", is_flag=True, help="All partitions with a committed offset."),
@@ -85,11 +96,16 @@ def groups(action: str | None, ids: tuple[str, ...], all_groups: bool, **options
     writes = action in ("delete", "delete-offsets") or (action == "reset-offsets" and options["execute"])
     with open_log(read_only=not writes) as log:
         names = log.groups() if all_groups or action == "list" else list(ids)
+        if not names:
+            tell(f"embedlog: there is no group in {log.path}: one exists from the first poll or commit of a member on")
         if action == "list":
             return _list(log, names, options)
         if action == "describe":
             readable = Readable()
-            return max(_describe(list(readable.each(names, log.describe_group)), options), readable.status(True))
+            found = list(readable.each(names, log.describe_group))
+            status = max(_describe(found, options), readable.status(True))
+            _tell_share_groups(found)
+            return status
         if action == "delete":
             return _delete(log, names)
         if action == "delete-offsets":
@@ -117,6 +133,8 @@ def _list(log: Log, names: list[str], options: dict[str, Any]) -> int:
     for chosen, attribute in ((options["state"], "state"), (options["kind"], "type")):
         wanted = {text.strip().lower() for text in (chosen or "").split(",")} - {""}
         described = [each for each in described if not wanted or getattr(each, attribute).lower() in wanted]
+    if names and not described and readable.whole:
+        tell(f"embedlog: none of {len(names)} groups has such a state or type")
     if current().json:
         document([{"group": each.group_id, "type": each.type, "state": each.state} for each in described])
     elif options["state"] is None and options["kind"] is None:
@@ -172,6 +190,14 @@ def _describe(found: list[GroupDescription], options: dict[str, Any]) -> int:
                              place.member_id, reader and reader.client_host, reader and reader.client_id])  # fmt: skip
         table(columns, rows)
     return 0 if found else 1
+
+
+def _tell_share_groups(found: list[GroupDescription]) -> None:
+    """Say where the positions of share groups are: they have no committed offsets."""
+    for each in found:
+        if each.type == "share" and not current().json:
+            text = "its positions are in __share_group_state, which embedlog dump --share-group-state-decoder prints"
+            tell(f"embedlog: {each.group_id} is a share group: {text}")
 
 
 def _assigned(member: embedlog.MemberDescription) -> str:

@@ -8,6 +8,7 @@ MIRRORVERB-2  the status after an interrupt is 130, after a termination 0
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -71,10 +72,16 @@ def mirror(source: str | None, target: str | None, follow: bool, **options: Any)
     return 130 if ended.by == signal.SIGINT else 0
 
 
+_ADDRESS = re.compile(r"[^/:,]+:[0-9]{1,5}(,[^/:,]+:[0-9]{1,5})*")  # HOST:PORT,…: as directories a set of HOST and PORT
+
+
 def _place(text: str) -> str | list[str]:
     """A place in the form of `Mirror`: several directories are a set."""
     if text.startswith(KAFKA):
         return text
+    if _ADDRESS.fullmatch(text) and not os.path.exists(text):
+        expected = f"kafka://{text} for a Kafka cluster, or directories that exist"
+        raise ConfigError("place of a mirror", expected=expected, found=repr(text))
     found = [each for each in text.split(os.pathsep) if each]
     if not found:
         raise ConfigError("place of a mirror", expected="a directory, or kafka://HOST:PORT", found=repr(text))

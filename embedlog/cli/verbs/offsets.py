@@ -12,8 +12,8 @@ import click
 
 import embedlog
 from embedlog import Consumer, Log, TopicPartition
-from embedlog.cli.arguments import matching, numbers, topic_option
-from embedlog.cli.internal_topics import hidden_topics, internal_option, shown_topics, tell_hidden
+from embedlog.cli.arguments import matching, numbers, topic_option, words
+from embedlog.cli.internal_topics import hidden_topics, internal_option, no_match, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
 from embedlog.cli.readable import Readable
@@ -28,7 +28,12 @@ TIME_MAX = 2**63 - 1
 @click.option(
     "--topic-partitions", metavar="REGEX:RANGE,…", help="Topics with partitions: n, a-b (b exclusive), a-, -b, or none."
 )
-@click.option("--time", default="latest", help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.")
+@click.option(
+    "--time",
+    default="latest",
+    shell_complete=words(*NAMED),
+    help="latest (-1), earliest (-2), max-timestamp (-3), or milliseconds.",
+)
 @internal_option()
 @click.option("--exclude-internal-topics", is_flag=True, help="The default, as --include-internal has not been given.")
 def offsets(
@@ -59,8 +64,10 @@ def offsets(
             if readable.whole:
                 _check(wanted, {tp.partition for tp in tps}, log)
             chosen = {tp for tp in tps if wanted is None or tp.partition in wanted}
+        if topic is not None and not known:
+            raise no_match(log, topic, "--topic")
         if not chosen and readable.whole:
-            raise embedlog.UnknownTopicOrPartitionError("no partition matches", path=log.path)
+            raise embedlog.UnknownTopicOrPartitionError("no partition matches; embedlog offsets lists all", path=log.path)
         hidden = hidden_topics(log, include_internal) if topic is None else frozenset()
         with log.consumer() as consumer:
             found = _offsets(consumer, sorted(chosen), moment)

@@ -20,7 +20,7 @@ from embedlog import Producer
 from embedlog.cli.arguments import group_ids, settings, topic_option
 from embedlog.cli.consumption import Consumption, batches, line, records
 from embedlog.cli.internal_topics import matching_topics
-from embedlog.cli.invocation import current, open_log, shared, verb
+from embedlog.cli.invocation import VerbGroup, current, open_log, shared, verb
 from embedlog.cli.latencies import Latencies
 from embedlog.cli.output import document
 from embedlog.cli.pace import Pace
@@ -31,7 +31,7 @@ BLOCK_BYTES = 1 << 20  # of random letters that are made at once
 TRANSACTION_MS = 3000
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @shared
 def perf() -> None:
     """Measure a producer or a consumer (kafka-producer-perf-test, kafka-consumer-perf-test)."""

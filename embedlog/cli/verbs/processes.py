@@ -8,6 +8,7 @@ from dataclasses import asdict
 import embedlog
 from embedlog.cli.invocation import current, directories, verb
 from embedlog.cli.output import document, table
+from embedlog.cli.terminal import tell
 
 
 @verb(name="who")
@@ -33,6 +34,8 @@ def processes() -> int:
             shown = path if path is None or not base else os.path.relpath(path, base)
             rows.append([each.pid, each.user, each.mode, state, purpose, shown, _line(each.command) or "not visible"])
     table(["pid", "user", "mode", "state", "purpose", "file", "command"], rows)
+    if not found:
+        tell(f"embedlog: no process of this machine that is visible to this user has {', '.join(places)} open")
     return 0 if found else 1
 
 

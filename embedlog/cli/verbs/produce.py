@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import click
 
 from embedlog import Producer
-from embedlog.cli.arguments import settings, topic_option
+from embedlog.cli.arguments import CODECS, settings, topic_option, words
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document
 from embedlog.cli.record_format import as_bytes, unescaped
@@ -86,8 +86,11 @@ class Lines:
         if self._header_marks is not None:
             delimiter, separator, sign = self._header_marks
             text, line = self._cut(line, delimiter, "headers.delimiter")
-            for each in text.split(separator) if text else ():
+            has_headers = text and text != self._marker
+            for each in text.split(separator) if has_headers else ():
                 name, value = self._cut(each, sign, "headers.key.separator")
+                if name == self._marker:
+                    raise _BadLineError(f"the key of a header is the null.marker {name!r}: a header needs a key")
                 headers.append((name.decode("utf-8", "replace"), self._nullable(value)))
         if self._separator is not None:
             before, mark, after = line.partition(self._separator)
@@ -109,32 +112,49 @@ class Lines:
         return None if data == self._marker or (self._empty_is_null and not data) else data
 
 
-def chunks(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
-    """Lines of a file in groups, each as soon as the file has it; the last line may lack its delimiter."""
+def chunks(file: BinaryIO, delimiter: bytes | None) -> Iterator[list[bytes]]:
+    """Lines of a file in groups, each as soon as the file has it; the last line may lack its delimiter.
+
+    Without a delimiter a line ends with a line feed, or with a carriage return and a line feed, as for Kafka's producer.
+    """
     rest = b""
     while data := os.read(file.fileno(), CHUNK_BYTES):
-        *lines, rest = (rest + data).split(delimiter)
+        *lines, rest = (rest + data).split(b"\n" if delimiter is None else delimiter)
         if lines:
-            yield lines
+            yield _without_returns(lines) if delimiter is None else lines
     if rest:
-        yield [rest]
+        yield _without_returns([rest]) if delimiter is None else [rest]
+
+
+def _without_returns(lines: list[bytes]) -> list[bytes]:
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def _existing(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
+    for path in value:
+        if not path.exists():
+            raise click.UsageError(f"FILES: no such file: {path}; the topic is given by -t TOPIC")
+        if path.is_dir():
+            raise click.UsageError(f"FILES: {path} is a directory: give files")
+    return value
 
 
 @verb()
 @topic_option(required=True, help="The topic; it must exist.")
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), callback=_existing)
 @click.option("-l", "by_line", is_flag=True, help="Send the lines of FILES; without it each file is one record.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition of all records.")
 @click.option("-k", "--key", help="The key of all records.")
 @click.option("-K", "key_delimiter", metavar="DELIM", help="Each line is key, DELIM, value.")
-@click.option("-D", "delimiter", default="\\n", metavar="DELIM", help="Between records; \\n if not given.")
+@click.option("-D", "delimiter", metavar="DELIM", help="Between records; the ends of lines, \\n or \\r\\n, if not given.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of all records.")
 @click.option("-Z", "empty_is_null", is_flag=True, help="Send empty keys and values as null.")
 @click.option("-c", "--max-messages", "count", type=click.IntRange(min=1), help="Send at most this many records.")
-@click.option("-z", "--compression-codec", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
-@click.option("--request-required-acks", "--acks", "acks", help="0, 1 or -1.")
+@click.option("-z", "--compression-codec", type=click.Choice(CODECS), help="The codec; none is the default.")
+@click.option("--request-required-acks", "--acks", "acks", shell_complete=words("0", "1", "-1", "all"), help="0, 1 or -1.")
 @click.option("--sync", is_flag=True, help="Wait for each group of lines.")
 @click.option("--property", "--reader-property", "properties", multiple=True, metavar="KEY=VALUE",
+              shell_complete=words(*(f"{name}=" for name in PROPERTIES)),
               help="Kafka's parse.key=true, key.separator, null.marker, …")  # fmt: skip
 @click.option(
     "--producer-property", "-X", "producer_settings", multiple=True, metavar="KEY=VALUE", help="A setting of the producer."
@@ -158,16 +178,24 @@ def produce(topic: str, files: tuple[Path, ...], **options: Any) -> int:
         given["acks"] = options["acks"]
     with open_log(read_only=False) as log, log.producer(config=given) as producer:
         log.describe_topic(topic)  # an unknown topic is refused before input is read
-        groups = _inputs(files, options["by_line"], unescaped(options["delimiter"], "-D"))
+        groups = _inputs(files, options["by_line"], _delimiter(options["delimiter"]))
         sent = _send(producer, topic, groups, lines, options)
     if current().json:
         document({"topic": topic, "records": sent})
     return 0
 
 
-def _inputs(files: tuple[Path, ...], by_line: bool, delimiter: bytes) -> Iterator[list[bytes]]:
+def _delimiter(given: str | None) -> bytes | None:
+    """What is between records; None are the ends of lines."""
+    if given is None:
+        return None
+    delimiter = unescaped(given, "-D")
     if not delimiter:
-        raise click.UsageError("-D: expected at least one byte")
+        raise click.UsageError("-D: expected at least one byte, such as -D ';'")
+    return delimiter
+
+
+def _inputs(files: tuple[Path, ...], by_line: bool, delimiter: bytes | None) -> Iterator[list[bytes]]:
     if not files:
         yield from chunks(sys.stdin.buffer, delimiter)
     for path in files:

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 import embedlog
-from embedlog.cli.arguments import actions, settings, topic_option
+from embedlog.cli.arguments import actions, settings, topic_option, topic_settings
 from embedlog.cli.internal_topics import hidden_topics, internal_option, no_match, shown_topics, tell_hidden
 from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.readable import Readable
+from embedlog.cli.terminal import tell
 
 _ACTIONS = ("list", "create", "describe", "alter", "delete")
 _FILTERS = {  # options of --describe, and the attribute of a partition that each asks for
@@ -50,7 +51,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--partitions", type=int, help="Number of partitions, for --create and --alter.")
 @click.option("--replication-factor", type=int, help="Directories that hold each partition.")
 @click.option("--replica-assignment", help="Nodes of each partition: 1:2,2:3.")
-@click.option("--config", multiple=True, metavar="KEY=VALUE", help="Setting of a new topic.")
+@click.option("--config", multiple=True, metavar="KEY=VALUE", shell_complete=topic_settings, help="Setting of a new topic.")
 def topics(action: str | None, topic: str | None, **options: Any) -> int:
     """List (the default), create, describe, alter and delete topics.
 
@@ -85,6 +86,8 @@ def topics(action: str | None, topic: str | None, **options: Any) -> int:
             document([{"topic": name, "partitions": options["partitions"]} for name in names] if action == "alter" else names)
         elif action in ("list", None):
             click.echo("".join(f"{name}\n" for name in names), nl=False)
+            if not names and not options["if_exists"]:
+                tell(f"embedlog: there is no topic in {log.path}: topics --create --topic NAME makes one")
             tell_hidden(hidden, "internal topic")
     return 0 if names or options["if_exists"] else 1
 

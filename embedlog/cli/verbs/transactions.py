@@ -44,6 +44,8 @@ def transactions(action: str | None, transactional_id: str | None, topic: str | 
         if action in ("open", "find-hanging"):
             return _print_open(log, topic, hanging=action == "find-hanging")
         found = [each for each in log.transactions() if transactional_id in (None, each.transactional_id)]
+    if transactional_id is not None and not found:
+        tell(_absent(transactional_id))
     if current().json:
         document([asdict(each) | {"partitions": [list(tp) for tp in each.partitions]} for each in found])
     elif found:
@@ -73,10 +75,14 @@ def _print_open(log: embedlog.Log, topic: str | None, *, hanging: bool) -> int:
     return 1 if hanging and found else 0
 
 
+def _absent(transactional_id: str) -> str:
+    return f"embedlog: no transactional id {transactional_id!r}: embedlog transactions lists all"
+
+
 def _abort(transactional_id: str) -> int:
     with open_log(read_only=False) as log:
         if transactional_id not in {each.transactional_id for each in log.transactions()}:
-            tell(f"embedlog: no transactional id {transactional_id!r}")
+            tell(_absent(transactional_id))
             return 1
         with log.producer(transactional_id=transactional_id) as producer:
             producer.init_transactions()

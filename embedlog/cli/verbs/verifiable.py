@@ -19,7 +19,7 @@ import click
 
 from embedlog import Consumer, EmbedlogError, Future, OffsetAndMetadata, Producer, Record, TopicPartition, WakeupError
 from embedlog.cli.arguments import group_ids, settings, topic_option
-from embedlog.cli.invocation import open_log, shared, verb
+from embedlog.cli.invocation import VerbGroup, open_log, shared, verb
 from embedlog.cli.output import text_of
 from embedlog.cli.pace import Pace, ended_by_signals
 
@@ -32,7 +32,7 @@ KAFKA_ASSIGNORS = {
 Event: TypeAlias = dict[str, Any]
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 @shared
 def verifiable() -> None:
     """Send or read records, with a line of JSON for each event (kafka-verifiable-producer, kafka-verifiable-consumer)."""

@@ -7,7 +7,7 @@ COMMITCHECK-2  a refusal becomes an error by the caller's remedy: poll to join a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import group as machine
 from embedlog._native import system
@@ -32,6 +32,9 @@ from embedlog.errors import (
 )
 from embedlog.group import Group, Refusal
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, by_partition
+
+if TYPE_CHECKING:
+    from embedlog.coordination.groups.kip848_groups import ModernGroup
 
 NAME_BYTES_MAX: Final = 2**15 - 1  # of a text in Kafka's format
 RECORD_BYTES: Final = 24  # upper bound for a record without key and value
@@ -135,6 +138,13 @@ def refused(group_id: str, refusal: Refusal, old: Group | None) -> EmbedlogError
     """The error for a refused event."""
     found = "no such group" if old is None else f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
     return KINDS[refusal](f"group {group_id!r}: {refusal.value} ({refusal.name})", found=found)
+
+
+def refuse_share(group_id: str, group: ModernGroup | None) -> None:
+    """Raises InconsistentGroupProtocolError for a share group of a broker: it has no committed offsets."""
+    if group is not None and group.type == "share":
+        text = "is a share group, whose positions only a broker changes; choose another group id"
+        raise InconsistentGroupProtocolError(f"{group_id!r} {text}")
 
 
 def admitted(old: Group | None, member: GroupMetadata, *, transactional: bool = False) -> Refusal | None:

@@ -180,8 +180,10 @@ class Groups(Offsets):
 
     @staticmethod
     def _refuse_modern(view: GroupEntries, group_id: str) -> None:
-        if view.modern(group_id) is not None:
-            raise InconsistentGroupProtocolError(f"group {group_id!r} uses Kafka's newer protocol, which is read-only here")
+        group = view.modern(group_id)
+        if group is not None:
+            text = f"is a {group.type} group of Kafka's newer protocol: only a broker changes it; choose another group id"
+            raise InconsistentGroupProtocolError(f"{group_id!r} {text}")
 
     # ---- housekeeping ----------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
 
 
 def decode_names(key: bytes) -> tuple[str, str]:
-    """Group and member of a key of kind 2 to 8; the member is empty if the kind has none. Raises CorruptRecordError."""
+    """Group and member of a key of kind 2 or more; the member is empty if the kind has none. Raises CorruptRecordError."""
     reader = Plain(key, 2)
     try:
         group = reader.string()

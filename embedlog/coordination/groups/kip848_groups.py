@@ -1,4 +1,7 @@
-"""Reads groups in Kafka's newer protocol (KIP-848) from a broker's records of kinds 3 to 8. They are never written.
+"""Reads groups of Kafka's newer protocols from a broker's records. They are never written.
+
+These are consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071). What a share group has delivered is in
+`__share_group_state` and is not read, nor are the tasks and the topology of a streams group.
 
 KIPGROUP-1  a group is a set of records with separate keys; a missing record has Kafka's default
 KIPGROUP-2  topics have ids here; their names are in a record of kind 4 if the broker's version writes one
@@ -16,7 +19,14 @@ from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.wire import NUMBER, Flexible
 
 GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT = 3, 4, 5, 6, 7, 8
-KINDS: Final = frozenset({GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT})
+SHARE_MEMBER, SHARE_GROUP, SHARE_TARGET, SHARE_TARGET_OF, SHARE_CURRENT, SHARE_TOPICS = 10, 11, 12, 13, 14, 15
+STREAMS_GROUP, STREAMS_MEMBER, STREAMS_TARGET, STREAMS_TARGET_OF, STREAMS_CURRENT, STREAMS_TOPOLOGY = 17, 19, 20, 21, 22, 23
+SHARE_KINDS: Final = frozenset({SHARE_MEMBER, SHARE_GROUP, SHARE_TARGET, SHARE_TARGET_OF, SHARE_CURRENT, SHARE_TOPICS})
+STREAMS_KINDS: Final = frozenset(
+    {STREAMS_GROUP, STREAMS_MEMBER, STREAMS_TARGET, STREAMS_TARGET_OF, STREAMS_CURRENT, STREAMS_TOPOLOGY}
+)
+CONSUMER_KINDS: Final = frozenset({GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT})
+KINDS: Final = CONSUMER_KINDS | SHARE_KINDS | STREAMS_KINDS
 
 _EPOCHS: Final = struct.Struct(">iib")  # epoch, previous epoch, state
 
@@ -49,18 +59,21 @@ class ModernMember:
 
 @dataclass(frozen=True, slots=True)
 class ModernGroup:
-    """A group. `topics`: names of topic ids, as far as its records contain them."""
+    """A group. `topics`: names of topic ids, as far as its records contain them. `type` is "consumer", "share" or "streams"."""
 
     epoch: int
     assignment_epoch: int
     members: Mapping[str, ModernMember]
     topics: Mapping[UUID, str]
+    type: str = "consumer"
 
     @property
     def state(self) -> str:
         """The state, with Kafka's names."""
         if not self.members:
             return "Empty"
+        if self.type == "share":
+            return "Stable"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
         settled = all(each.epoch == self.assignment_epoch and each.state == "Stable" for each in self.members.values())
@@ -70,6 +83,11 @@ class ModernGroup:
 def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
     """The group from its newest records, by kind and member. Raises CorruptRecordError, UnsupportedFormatError."""
     try:
+        kinds = {kind for kind, _ in records}
+        if kinds & SHARE_KINDS:
+            return _share_group(records)
+        if kinds & STREAMS_KINDS:
+            return _streams_group(records)
         epoch = _number(_open(records, GROUP, ""))
         target_epoch = _number(_open(records, TARGET, ""))
         topics = _topics(_open(records, TOPICS, ""))
@@ -77,6 +95,71 @@ def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
         return ModernGroup(epoch, target_epoch, members, topics)
     except (struct.error, IndexError, ValueError) as problem:
         raise CorruptRecordError(f"group in __consumer_offsets: {problem}") from problem
+
+
+def _share_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
+    epoch = _number(_open(records, SHARE_GROUP, ""))
+    target_epoch = _number(_open(records, SHARE_TARGET, ""))
+    topics = _names_of_share(_open(records, SHARE_TOPICS, ""))
+    members = {member: _member_of_share(records, member) for kind, member in sorted(records) if kind == SHARE_MEMBER}
+    return ModernGroup(epoch, target_epoch, members, topics, "share")
+
+
+def _names_of_share(reader: Flexible | None) -> dict[UUID, str]:
+    """The names of topics whose state is being made, and of those whose state exists."""
+    found: dict[UUID, str] = {}
+    if reader is None:
+        return found
+    for _ in range(2):
+        for _ in range(reader.uvarint() - 1):
+            topic = UUID(bytes=reader.fixed(16))
+            found[topic] = reader.string()
+            reader.numbers()
+            reader.tagged()
+    return found
+
+
+def _member_of_share(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
+    fields = _open(records, SHARE_MEMBER, member)
+    assert fields is not None
+    known = ModernMember(
+        member,
+        rack=fields.nullable(),
+        client_id=fields.string(),
+        client_host=fields.string(),
+        topics=fields.texts(),
+        target=_parts(_open(records, SHARE_TARGET_OF, member)),
+    )
+    current = _open(records, SHARE_CURRENT, member)
+    if current is None:
+        return known
+    epoch, previous, state = current.take(_EPOCHS)
+    return replace(known, epoch=epoch, previous_epoch=previous, state=_STATES.get(state, "Unknown"), assigned=_parts(current))
+
+
+def _streams_group(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
+    epoch = _number(_open(records, STREAMS_GROUP, ""))
+    target_epoch = _number(_open(records, STREAMS_TARGET, ""))
+    members = {member: _member_of_streams(records, member) for kind, member in sorted(records) if kind == STREAMS_MEMBER}
+    return ModernGroup(epoch, target_epoch, members, {}, "streams")
+
+
+def _member_of_streams(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
+    fields = _open(records, STREAMS_MEMBER, member)
+    assert fields is not None
+    known = ModernMember(
+        member,
+        instance_id=fields.nullable(),
+        rack=fields.nullable(),
+        client_id=fields.string(),
+        client_host=fields.string(),
+        rebalance_timeout_ms=fields.take(NUMBER)[0],
+    )
+    current = _open(records, STREAMS_CURRENT, member)
+    if current is None:
+        return known
+    epoch, previous, state = current.take(_EPOCHS)
+    return replace(known, epoch=epoch, previous_epoch=previous, state=_STATES.get(state, "Unknown"))
 
 
 def _open(records: Mapping[tuple[int, str], bytes], kind: int, member: str) -> Flexible | None:

@@ -27,6 +27,7 @@ from embedlog.coordination.groups.commit_checks import (
     checked_offsets,
     commit_records,
     record_bytes,
+    refuse_share,
     refused,
 )
 from embedlog.coordination.groups.group_view import GroupEntries
@@ -210,7 +211,9 @@ class Offsets:
         """Raises the reason to refuse a write to this group now."""
         old = view.group(group_id)
         refusal = admission(old)
-        if refusal is None and (modern := view.modern(group_id)) is not None and modern.members:
+        modern = view.modern(group_id)
+        refuse_share(group_id, modern)
+        if refusal is None and modern is not None and modern.members:
             refusal = Refusal.UNKNOWN_MEMBER_ID
         if refusal is not None:
             raise refused(group_id, refusal, old)

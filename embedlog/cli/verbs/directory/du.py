@@ -11,15 +11,17 @@ import os
 import click
 
 import embedlog
+from embedlog.cli.arguments import topic_names
 from embedlog.cli.internal_topics import hidden_topics, internal_option, tell_hidden
 from embedlog.cli.invocation import current, directories, open_log, verb
 from embedlog.cli.output import document, size_of, table
 from embedlog.cli.readable import Readable
+from embedlog.cli.terminal import tell
 
 
 @verb()
 @click.option("--describe", is_flag=True, help="As in Kafka; without effect.")
-@click.option("--topic-list", metavar="TOPIC,…", help="Only these topics.")
+@click.option("--topic-list", metavar="TOPIC,…", shell_complete=topic_names, help="Only these topics.")
 @internal_option()
 @click.option("--bytes", "exact", is_flag=True, help="Print bytes without units.")
 def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bool) -> int:
@@ -33,6 +35,7 @@ def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bo
     readable = Readable()
     rows: list[tuple[str, str, int]] = []
     hidden_sizes: list[int] = []
+    seen: list[tuple[str, embedlog.PartitionDescription]] = []
     places = directories()
     for place in places:
         try:
@@ -51,6 +54,7 @@ def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bo
             path = os.path.abspath(place)
             found.append({"broker": _node(path), "logDirs": [{"logDir": path, "error": str(problem), "partitions": []}]})
             continue
+        seen += parts
         rows += [(path, f"{name}-{part.partition}", part.size_bytes) for name, part in parts]
         found.append({"broker": node, "logDirs": [{"logDir": path, "error": None, "partitions": [
             {"partition": f"{name}-{part.partition}", "size": part.size_bytes,
@@ -62,6 +66,10 @@ def du(describe: bool, topic_list: str | None, exact: bool, include_internal: bo
     else:
         table(["directory", "partition", "size"], [[*row[:2], row[2] if exact else size_of(row[2])] for row in rows])
         tell_hidden(hidden_sizes, "internal partition", f" ({size_of(sum(hidden_sizes))})")
+    absent = set(wanted or ()) - {name for name, _ in seen}
+    if absent and readable.whole:
+        tell(f"embedlog: --topic-list: no topic {', '.join(sorted(absent))} in {', '.join(places)}: embedlog ls lists the topics")
+        return 1
     return readable.status(bool(rows or hidden_sizes))
 
 
