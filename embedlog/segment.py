@@ -49,8 +49,8 @@ def paths(directory: Path, base: int) -> Paths:
 class Walk:
     """Reads a range of a segment batch by batch, each checked; afterwards `end` and `problem` describe the result.
 
-    The file's name limits the offsets in it. `end` is the first byte after the last good batch. `problem` is None
-    if the file ended, even in the middle of a batch.
+    The file's name limits the offsets in it, unless the walk is not `bounded`. `end` is the first byte after the last good batch.
+    `problem` is None if the file ended, even in the middle of a batch.
     `records` of a walk from the start, and `epochs`, are compared during the walk; after a mismatch `agreed` is the end of the
     matching part.
     """
@@ -64,10 +64,12 @@ class Walk:
         size: int,
         records: interval_digests.Records | None = None,
         epochs: checkpoints.EpochCache | None = None,
+        *,
+        bounded: bool = True,
     ) -> None:
         self._fd, self._path, self._size = fd, path, size
         self.chain = chain
-        if named := file_names.parse(path.name):
+        if bounded and (named := file_names.parse(path.name)):
             chain.segment_base = named[0]
         self.end = start
         self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
@@ -144,11 +146,11 @@ def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
 
 
 def batch_at(fd: int, path: Path, position: int, size: int) -> Batches | None:
-    """The batch or message at a position, as one row, if its checksum and its counts are right."""
+    """The batch or message at a position, as one row, if its checksum and its counts are right, whatever its offsets are."""
     end = end_of_batch(fd, path, position, size)
     if end is None:
         return None
-    for batches in Walk(fd, path, Chain(gaps_allowed=True), position, end):
+    for batches in Walk(fd, path, Chain(gaps_allowed=True), position, end, bounded=False):
         return batches
     return None
 
@@ -314,7 +316,7 @@ def first_timestamp(directory: Path, base: int, size: int) -> int:
     path = file_names.segment_path(directory, base)
     if size > 0:
         with files.opened(path) as fd:
-            for heads in Walk(fd, path, Chain(gaps_allowed=True), 0, size).heads():
+            for heads in Walk(fd, path, Chain(gaps_allowed=True), 0, size, bounded=False).heads():
                 return heads[0].max_timestamp
     return -1
 

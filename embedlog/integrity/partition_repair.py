@@ -50,6 +50,8 @@ class PartitionRepair:
             if each.kind == "gap":  # an opening for writing describes the segments as they are
                 self._note(f"the gap from offset {each.first_offset} to {each.end_offset - 1} is accepted")
         self._repair_caches(kinds)
+        if "overflow" in kinds:
+            self._note("a segment with offsets that its index cannot hold is split by the next load")
         files.sync_directory(self._directory)
 
     def _note(self, text: str) -> None:

@@ -61,6 +61,11 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     ),
     "replica": (DAMAGE, "a replica is damaged, or differs from its leader", "a repair copies it from a complete replica"),
     "directory": (DAMAGE, "the directory cannot be opened", "a repair of the other findings, or a backup"),
+    "overflow": (
+        CACHE,
+        "a broker before Kafka 1.1 has merged too much into one segment: it is read without its index",
+        "the next process that writes splits the segment, as Kafka does",
+    ),
     "index": (CACHE, "reads by offset or time take longer", "a repair makes it again from the log"),
     "transaction-index": (CACHE, "readers of committed records must search for aborted ones", "a repair makes it again"),
     "digests": (CACHE, "later damage outside of Kafka's checksum can stay unseen", "a repair makes them again from the log"),

@@ -17,6 +17,7 @@ from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError
 from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import Batches
+from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.spans import Expected, SegmentReader, Span
 from embedlog.segment import CompactionSigns
@@ -85,7 +86,8 @@ class SegmentCheck:
         self._last_end = segment.base
         gaps = segment.gaps_allowed if info is None else not info.gapless
         ceiling = segment.following if segment.following >= 0 else -1 if info is None else info.next_offset
-        expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch)
+        bounded = info is not None and info.next_offset - segment.base <= RELATIVE_MAX + 1
+        expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch, bounded)
         usable = info is not None and info.digested
         with (
             files.opened(self.path) as fd,
@@ -99,6 +101,9 @@ class SegmentCheck:
         self.batches = reader.batches
         self.end, self.epoch, self.digest = reader.chain.next_offset, reader.chain.epoch, reader.chain.digest
         self._check_end(reader)
+        if self.end - segment.base > RELATIVE_MAX + 1:
+            self._add("overflow", "offsets exceed the base of the segment by more than an index can hold", None,
+                      f"at most offset {segment.base + RELATIVE_MAX}", self.end - 1)  # fmt: skip
         self._check_indexes()
         self._check_digests()
         self._check_transactions()

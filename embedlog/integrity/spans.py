@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from embedlog import segment
 from embedlog.format.record_batch import Batches, Chain, Problem
+from embedlog.format.record_columns import LOG_OFFSET_MAX, RELATIVE_MAX
 from embedlog.segment import Walk
 from embedlog.storage import interval_digests
-
-OFFSETS_MAX: Final = 2**31 - 1  # of a segment
 
 Seen = Callable[[Batches], object]  # gets the good batches, with their positions in the file
 
@@ -49,6 +48,7 @@ class Expected(NamedTuple):
     ceiling: int = -1
     gaps_allowed: bool = True
     epoch: int = -1
+    bounded: bool = True  # its name bounds the offsets: embedlog wrote it
 
 
 class SegmentReader:
@@ -82,7 +82,7 @@ class SegmentReader:
 
     def _walk(self, at: int, end: int, records: interval_digests.Records | None) -> Walk:
         chain = self.chain
-        walk = Walk(self._fd, self._path, chain, at, end, records)
+        walk = Walk(self._fd, self._path, chain, at, end, records, bounded=self._expected.bounded)
         before = chain.next_offset, chain.epoch, chain.digest
         for batches in walk:
             before = chain.next_offset, chain.epoch, chain.digest
@@ -159,7 +159,7 @@ class SegmentReader:
 
     def _bounds(self) -> tuple[int, int]:
         known = self._expected
-        high = known.base + OFFSETS_MAX
+        high = known.base + RELATIVE_MAX if known.bounded else LOG_OFFSET_MAX
         return self.chain.next_offset, high if known.ceiling < 0 else min(high, known.ceiling)
 
     def _batch_at(self, position: int) -> int | None:

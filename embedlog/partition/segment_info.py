@@ -170,7 +170,7 @@ def _heads(fd: int, path: Path, base: int, start: int, size: int, last: int = OF
             count, at = system.walk_headers(fd, at, size, rows, base)
             found += heads(memoryview(rows)[: count * ROW_BYTES])
     except CorruptRecordError:  # of an old format, or damaged
-        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size)
+        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size, bounded=False)
         found = [head for part in walk.heads() for head in part]
         if walk.problem is not None or walk.end < size:
             return None

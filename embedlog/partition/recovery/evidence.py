@@ -27,7 +27,7 @@ from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Problem
-from embedlog.format.record_columns import Batches
+from embedlog.format.record_columns import RELATIVE_MAX, Batches
 from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
@@ -179,6 +179,8 @@ class Evidence:
         below = following <= self.end
         if info is not None and info.size == size and info.next_offset == following and indexed and (loading.clean or below):
             return self._remembered(info)
+        if following - base > RELATIVE_MAX + 1:
+            return None  # a cleaner of an old broker may have left offsets that no index holds
         if not loading.clean and not below:
             return None
         if info is not None and not loading.foreign:
@@ -266,6 +268,10 @@ class Evidence:
             found.append(Point(floor.segment_size, floor.log_end, digest, bool(floor.flags & GAPLESS), True))
         return sorted(found, key=lambda point: (point.size, point.must))
 
+    def is_described(self, base: int) -> bool:
+        """Whether embedlog has described the segment, or the log has no gaps: then its name bounds its offsets."""
+        return self.has_no_gaps or base in self._known or (self._closed is not None and self._closed.base == base)
+
     def gaps_in(self, base: int, *, last: bool) -> bool:
         """Whether offsets may be missing in a segment."""
         if self.loading.foreign:
@@ -310,7 +316,7 @@ class Evidence:
         path = file_names.segment_path(self._directory, base)
         self.signs.begin(base)
         with files.opened(path) as fd:
-            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base)):
+            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base), bounded=False):
                 self.signs.add(batches)
         return self.signs.found
 

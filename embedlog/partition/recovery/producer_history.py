@@ -104,7 +104,7 @@ def _replay(directory: Path, segments: list[SegmentInfo], history: History, agai
         path = file_names.segment_path(directory, info.base)
         aborted: list[AbortedTransaction] = []
         with files.opened(path) as fd:
-            walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size)
+            walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size, bounded=False)
             for data, batches in walk.chunks():
                 with in_file(path):
                     aborted += history.state.replay(batches, markers_in(data, batches))
