@@ -165,5 +165,9 @@ def _load(path: Path, touched: list[Place]) -> list[str]:
                 logger.warning("%s-%d cannot be opened after its repair: %s", place.topic, place.number, problem)
                 problems.append(f"{place.topic}-{place.number} cannot be opened: {problem}")
     finally:
-        engine.close()
+        try:
+            engine.close()
+        except EmbedlogError as problem:  # an orderly close loads a partition that has no page
+            if not problems:
+                problems.append(f"the directory cannot be closed in order: {problem}")
     return problems

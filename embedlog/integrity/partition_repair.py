@@ -67,7 +67,7 @@ class PartitionRepair:
     def _repair_log(self) -> None:
         """SEGMENTCUT-3."""
         cut = [each for each in self._checked.segments if any(self._is_cut(span) or span.header for span in each.spans)]
-        long = [each for each in self._checked.segments if self._rest(each)]
+        long = [each for each in self._checked.segments if self._is_cut_behind(each)]
         for each in cut:
             self._write_without_damage(each)
         for each in long:
@@ -96,6 +96,14 @@ class PartitionRepair:
     @staticmethod
     def _is_cut(span: Span) -> bool:
         return span.problem is not None and not span.unproven and not span.header and span.end > span.start
+
+    def _is_cut_behind(self, each: SegmentCheck) -> bool:
+        """Whether bytes after the known end of a segment are cut: no batch that is valid in itself may be among them."""
+        rest = self._rest(each)
+        if rest and segment.has_batch(each.path, each.segment.size, each.segment.size + rest):
+            self._note(f"{each.path.name} is left as it is: batches follow byte {each.segment.size}, where it has ended")
+            return False
+        return rest > 0
 
     def _rest(self, each: SegmentCheck) -> int:
         """Bytes after the known end of a segment."""

@@ -11,6 +11,7 @@ import pytest
 import embedlog
 from embedlog.cli.program import main
 from embedlog.integrity import report
+from embedlog.integrity.directory_check import check_closed
 from tests.support.broker_directories import GENERATIONS, Generation, batch, build
 
 NEWEST = GENERATIONS[-1]
@@ -99,3 +100,27 @@ def test_the_status_follows_from_the_severity(
     output = capsys.readouterr().out
     for text in (f"{severity}: file: message", meaning, remedy):
         assert text in output
+
+
+def test_a_manifest_from_before_a_visit_describes_nothing(tmp_path: Path) -> None:
+    """A broker wrote after the manifest, and embedlog has opened the directory since, but not this partition."""
+    path = dense(tmp_path)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        expected = [each.offset for each in log.scan("t").records()]
+    log_file = path / "t-0" / f"{200:020d}.log"
+    log_file.write_bytes(log_file.read_bytes() + b"".join(batch(at, [(at, None, b"b")], epoch=4) for at in range(204, 300)))
+    for name in ("index", "timeindex"):
+        (path / "t-0" / f"{200:020d}.{name}").unlink()
+    (path / ".kafka_cleanshutdown").unlink()
+    (path / ".kafka_cleanshutdown").write_bytes(NEWEST.mark)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        log.create_topic("other")
+    found = embedlog.check(path)
+    assert not found.damaged, str(found)
+    checked = check_closed(path)
+    assert not checked.damaged, str(checked)
+    repaired = embedlog.repair(path)
+    assert not repaired.damaged
+    assert not list((path / "t-0").glob("embedlog.cut-*"))
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        assert [each.offset for each in log.scan("t").records()] == [*expected, *range(204, 300)]
