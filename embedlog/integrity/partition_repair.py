@@ -58,9 +58,14 @@ class PartitionRepair:
         self.done.append(f"{self._known.topic}-{self._known.number}: {text}")
 
     def _repair_identity(self, kinds: set[str]) -> None:
-        if "identity" in kinds and self._known.topic_id is not None:
+        if "identity" not in kinds:
+            return
+        if self._known.topic_id is not None:
             identity.write_topic_id(self._directory, self._known.topic_id, self._mode)
             self._note(f"{file_names.PARTITION_METADATA} is written again")
+        else:  # nothing else knows the id: the next load gives the topic a new one
+            kept = files.set_damaged_aside(self._directory / file_names.PARTITION_METADATA)
+            self._note(f"{file_names.PARTITION_METADATA} is kept as {kept}: the topic gets a new id, unknown to its brokers")
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -244,5 +249,8 @@ class PartitionRepair:
             files.unlink(self._directory / file_names.MANIFEST, missing_ok=True)
         else:
             closed = [] if manifest.closed is None else [manifest.closed]
-            manifest.rewrite([*manifest.segments.values(), *closed], manifest.start)
+            start = manifest.start
+            if not manifest.whole:  # its end is lost, perhaps with a newer start, which the checkpoint has
+                start = start._replace(offset=max(start.offset, self._known.log_start))
+            manifest.rewrite([*manifest.segments.values(), *closed], start)
         self._note(f"{file_names.MANIFEST} is written again")

@@ -46,8 +46,16 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
         "settings of topics, and empty topics, are unknown; while the file is damaged, the directory cannot be opened",
         "restore it from a backup, or a repair reads the topics from their directories; their settings are then the defaults",
     ),
-    "identity": (DAMAGE, "the identity of the directory or of a topic is unknown", _FROM_COPY),
-    "checkpoint": (DAMAGE, "an offset of the directory is unknown", _FROM_COPY),
+    "identity": (
+        DAMAGE,
+        "the identity of the directory or of a topic is unknown",
+        "restore it from a backup or another replica, or a repair gives a new one, which brokers of its cluster do not know",
+    ),
+    "checkpoint": (
+        DAMAGE,
+        "an offset of the directory is unknown",
+        "restore it from a backup, or a repair takes the log starts from the manifests and the first segments",
+    ),
     "checkpoint-cache": (CACHE, "offsets are read from the partitions", "the next process that writes makes it again"),
     "away": (
         DAMAGE,

@@ -215,7 +215,7 @@ class SegmentCheck:
                 "index", "the file ends inside an entry", len(raw), f"a multiple of {layout.itemsize} bytes", len(raw), name
             )
         rows = np.frombuffer(raw, layout, whole if count is None else min(count, whole))
-        if count is None:  # a preallocated file ends with zeros
+        if count is None and self.segment.following < 0:  # a preallocated file ends with zeros
             used = np.flatnonzero(rows["offset"])
             rows = rows[: int(used[-1]) + 1 if len(used) else 0]
         return rows

@@ -37,9 +37,7 @@ def batches_of(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("manifest", [True, False], ids=["described", "no manifest"])
 @pytest.mark.parametrize("offset", [0, RECORDS + 1, 2**31, 2**33, 2**62], ids=lambda offset: f"offset {offset}")
 @pytest.mark.parametrize("damaged", [True, False], ids=["after damage", "after good batches"])
-def test_a_batch_with_an_impossible_offset_stays(
-    left: Path, clean: bool, manifest: bool, offset: int, damaged: bool
-) -> None:
+def test_a_batch_with_an_impossible_offset_stays(left: Path, clean: bool, manifest: bool, offset: int, damaged: bool) -> None:
     batches = batches_of(left)
     batches[4] = offset.to_bytes(8) + batches[4][8:]
     if damaged:
