@@ -1,4 +1,4 @@
-"""Segments whose offsets exceed their base by more than an index can hold, as cleaners of old brokers left them (KAFKA-6264)."""
+"""Segments whose offsets exceed their base by more than an index can hold, as cleaners of old brokers left them."""
 
 from __future__ import annotations
 

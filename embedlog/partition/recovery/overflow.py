@@ -1,6 +1,6 @@
 """Splits a segment with offsets beyond 2^31 - 1 of its base, as Kafka does when it loads one.
 
-Cleaners of brokers before 1.1 merged segments to such a one (KAFKA-6264). An index counts offsets from the segment's base in 31
+Cleaners of brokers before 1.1 merged segments to such a one. An index counts offsets from the segment's base in 31
 bits (format.md 2.2), so later batches are not found by it, and none can be appended. A reader without the right to write reads
 the segment from its first byte on.
 
