@@ -50,6 +50,8 @@ CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, 
 SHOWN = 10  # records in a notebook
 BOUNDS_SHOWN = 5  # partitions in the repr
 
+GRADUAL_OFFSETS_MAX = 1 << 17  # about a chunk of small records
+
 Progress = Callable[[int, int], object]  # offsets that a reading has passed, all offsets of the scan
 
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
@@ -249,10 +251,67 @@ class Scan(metaclass=other_clients.Hinting):
             raise ConfigError("count", expected="a number of records", found=repr(count))
         return list(islice(self.records(), count))
 
+    def tail(self, count: int = 10) -> list[Record[bytes, bytes]]:
+        """The last records, in the order of `records`. Only the data after them is read."""
+        return list(self.ending(count).records())
+
+    def ending(self, count: int) -> Scan:
+        """A scan of the last `count` records of this one, in the order of `records`; of all, if there are fewer.
+
+        The offsets of the last records are read for it: those of transactions and compacted topics are not consecutive.
+        """
+        if type(count) is not int or count < 0:
+            raise ConfigError("count", expected="a number of records", found=repr(count))
+        starts = {number: end for number, (_, end) in self._bounds.items()}
+        left = count
+        for number, (first, end) in sorted(self._bounds.items(), reverse=True):
+            width = left
+            while left and first < end:
+                start = max(first, end - width)
+                part = self.narrowed(partitions=number, start_offset=start)
+                offsets: list[int] = []
+                for _, decoded in part._chunks(("offset",)):
+                    assert decoded.offsets is not None
+                    offsets += decoded.offsets.tolist()
+                if len(offsets) >= left or start == first:
+                    starts[number] = offsets[-left] if len(offsets) >= left else first
+                    left = max(0, left - len(offsets))
+                    break
+                width *= 4
+        return self.narrowed(start_offset=starts)
+
+    def gradually(self, offsets: int = 128) -> Iterator[Scan]:
+        """The scan as consecutive scans, which together are the whole one. Who needs few records reads little.
+
+        The first one has at most `offsets` offsets of the first partition, each further one four times as many; the last one
+        has the rest.
+        """
+        if type(offsets) is not int or offsets < 1:
+            raise ConfigError("offsets", expected="a positive number of offsets", found=repr(offsets))
+        order = sorted(self._bounds)
+        for at, number in enumerate(order):
+            first, end = self._bounds[number]
+            while first < end and offsets < GRADUAL_OFFSETS_MAX:
+                following = min(end, first + offsets)
+                yield self.narrowed(partitions=number, start_offset=first, end_offset=following)
+                first, offsets = following, 4 * offsets
+            if offsets >= GRADUAL_OFFSETS_MAX:
+                yield self.narrowed(partitions=order[at:], start_offset={number: first})
+                return
+
     @property
     def num_rows(self) -> int:
-        """The number of records. It is counted by a read of the whole scan: offsets alone do not show it."""
-        return sum(decoded.count for _, decoded in self._decoded(("offset",)))
+        """The number of records. It is counted by a read of the whole scan: offsets alone do not show it.
+
+        Records are decoded only where a bound lies within a batch, or to report the progress.
+        """
+        if self._progress is not None:
+            return sum(decoded.count for _, decoded in self._decoded(("offset",)))
+        source, count = self._source(("offset",)), 0
+        while (found := source.count()) is not None:
+            self._engine.check_open()
+            count += found
+        return count
 
     def search(self, pattern: SearchPattern, *, columns: Iterable[str] = ("key", "value"), invert: bool = False) -> Search:
         """The records whose key or value contains `pattern`: bytes, or a compiled regular expression for bytes or text.
