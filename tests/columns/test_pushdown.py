@@ -1,4 +1,4 @@
-"""What a query of polars, DuckDB or a pyarrow dataset decodes, condition by condition; its rows are those of the unpushed query."""
+"""What a query of polars, DuckDB or a pyarrow dataset decodes; its rows are those of the same query without any pushdown."""
 
 from __future__ import annotations
 
@@ -112,12 +112,14 @@ QUERIES: Final = {
     ),
     "timestamp between": Query(
         col("timestamp").is_between(at(600), at(900)), f"timestamp between {sql_time(600)} and {sql_time(900)}",
-        (field("timestamp") >= time(600)) & (field("timestamp") <= time(900)), lambda row: at(600) <= row["timestamp"] <= at(900), 304,
+        (field("timestamp") >= time(600)) & (field("timestamp") <= time(900)),
+        lambda row: at(600) <= row["timestamp"] <= at(900), 304,
     ),
     "timestamp between microseconds": Query(
         col("timestamp").is_between(at(600.0005), at(900.0005)),
         f"timestamp between {sql_time(600.0005)} and {sql_time(900.0005)}",
-        (field("timestamp") > time(600)) & (field("timestamp") <= time(900)), lambda row: at(600) < row["timestamp"] <= at(900), 304,
+        (field("timestamp") > time(600)) & (field("timestamp") <= time(900)),
+        lambda row: at(600) < row["timestamp"] <= at(900), 304,
     ),
     "timestamp in": Query(
         col("timestamp").is_in([at(8), at(16)]), f"timestamp in ({sql_time(8)}, {sql_time(16)})",
