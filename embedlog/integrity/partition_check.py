@@ -59,6 +59,7 @@ class Checked:
     segments: list[SegmentCheck] = field(default_factory=list)
     manifest: Manifest | None = None
     end: int | None = None  # the log end
+    epochs: checkpoints.EpochCache | None = None  # of the checkpoint; None if it cannot be read
 
 
 class PartitionCheck:
@@ -115,7 +116,7 @@ class PartitionCheck:
 
     def _read_epochs(self) -> None:
         try:
-            self._epochs = checkpoints.read_epochs(self._directory / file_names.EPOCHS)
+            self._epochs = self._checked.epochs = checkpoints.read_epochs(self._directory / file_names.EPOCHS)
         except EmbedlogError as problem:
             self._add_error("epochs", file_names.EPOCHS, problem)
 

@@ -22,7 +22,7 @@ from embedlog.integrity.marker_repair import MARKER_BYTES, restored
 from embedlog.integrity.partition_check import Checked, Known
 from embedlog.integrity.segment_check import SegmentCheck
 from embedlog.integrity.spans import Span
-from embedlog.storage import file_names, files, identity
+from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, Manifest, SegmentInfo, Start
 
 COPY_BYTES = 1 << 20
@@ -236,12 +236,30 @@ class PartitionRepair:
                 files.unlink(found.path, missing_ok=True)
                 self._note(f"{Path(found.path).name} is removed")
         if kinds & {"epochs", "missing-epochs"}:
-            files.unlink(self._directory / file_names.EPOCHS, missing_ok=True)
+            self._repair_epochs()
             for each in self._checked.segments:
                 self._forget_indexes(each)
             self._note(f"{file_names.EPOCHS} is made again")
         if "manifest" in kinds:
             self._repair_manifest()
+
+    def _repair_epochs(self) -> None:
+        """Write the epochs of the batches. The last epoch that is known never falls: readers may have its records."""
+        made = checkpoints.EpochCache()
+        for each in self._checked.segments:
+            for epoch, start in each.epochs.entries:
+                if epoch > made.latest_epoch:
+                    made.assign(epoch, start)
+        manifest, noted = self._checked.manifest, self._checked.epochs
+        infos = [] if manifest is None else [*manifest.segments.values(), *([manifest.closed] if manifest.closed else [])]
+        highest = max([*(info.epoch for info in infos), -1 if noted is None else noted.latest_epoch], default=-1)
+        if highest > max(made.latest_epoch, 0):
+            made.assign(highest, self._end)
+        path = self._directory / file_names.EPOCHS
+        if made.entries:
+            checkpoints.write_epochs(path, made, self._mode)
+        else:  # only messages of magic 0 and 1, or no record
+            files.unlink(path, missing_ok=True)
 
     def _repair_manifest(self) -> None:
         manifest = self._checked.manifest

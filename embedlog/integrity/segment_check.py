@@ -69,6 +69,7 @@ class SegmentCheck:
         self.findings: list[Finding] = []
         self.spans: list[Span] = []
         self.batches = 0
+        self.epochs = checkpoints.EpochCache()  # of its good batches
         self.has_epochs = False  # whether a batch carries a leader epoch: messages of magic 0 and 1 have none
         self.gaps: list[tuple[int, int]] = []  # inside: the first offset that is missing, and the first one after it
         self.end, self.epoch, self.digest = segment.next_offset, segment.epoch, 0
@@ -153,7 +154,7 @@ class SegmentCheck:
         self._judge_times(batches)
         self._signs.add(batches)
         self._note_gaps(batches)
-        self.has_epochs = self.has_epochs or bool((batches["leader_epoch"] != checkpoints.NO_EPOCH).any())
+        self._note_epochs(batches)
         for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
             self._note_marker(fd, batches[row : row + 1])
         if self._epochs is not None and self._other_epoch is None:
@@ -161,6 +162,14 @@ class SegmentCheck:
             if wrong is not None:
                 at, expected = wrong
                 self._other_epoch = int(batches["position"][at]), expected, int(batches["leader_epoch"][at])
+
+    def _note_epochs(self, batches: Batches) -> None:
+        """Note where epochs begin: they never fall within a log."""
+        epochs = batches["leader_epoch"]
+        self.has_epochs = self.has_epochs or bool((epochs != checkpoints.NO_EPOCH).any())
+        for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
+            if epochs[row] > self.epochs.latest_epoch:
+                self.epochs.assign(int(epochs[row]), int(batches["base_offset"][row]))
 
     def _note_gaps(self, batches: Batches) -> None:
         """Note the first gaps between batches."""

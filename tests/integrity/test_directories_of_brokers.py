@@ -124,3 +124,29 @@ def test_a_manifest_from_before_a_visit_describes_nothing(tmp_path: Path) -> Non
     assert not list((path / "t-0").glob("embedlog.cut-*"))
     with embedlog.open(path, config={"housekeeping": False}) as log:
         assert [each.offset for each in log.scan("t").records()] == [*expected, *range(204, 300)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "emptied"),
+    [("29 2000", True), ("29 1000", True), ("3 0\n9 100", False), ("29 0", False), ("3 0\n29 5000", False), ("", False)],
+)
+def test_a_repair_keeps_the_last_epoch(tmp_path: Path, epochs: str, emptied: bool) -> None:
+    path = dense(tmp_path)
+    partition = path / "t-0"
+    if emptied:
+        for each in partition.glob("0*"):
+            each.unlink()
+        (partition / f"{1000:020d}.log").touch()
+        (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1000\n")
+    lines = epochs.splitlines()
+    (partition / "leader-epoch-checkpoint").write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    repaired = embedlog.repair(path)
+    assert not repaired.damaged, str(repaired)
+    highest = max(int(line.split()[0]) for line in [*lines, "4 100"][: len(lines) or None])
+    with embedlog.open(path, config={"housekeeping": False}) as log, log.producer() as producer:
+        before = [each.leader_epoch for each in log.scan("t").records()]
+        assert before == ([] if emptied else [3] * 100 + [4] * 104)
+        offset = producer.send("t", b"new").result().offset
+        assert offset == (1000 if emptied else 204)
+        [new] = log.scan("t", start_offset=offset).records()
+        assert new.leader_epoch >= highest
