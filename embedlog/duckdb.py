@@ -61,6 +61,15 @@ def register(
     return made
 
 
+def sql(log: embedlog.Log, query: str, **bounds: Any) -> Any:
+    """The rows of a query over the topics, as a pyarrow Table; `bounds` as in `register`.
+
+    Raises as `register` does, and DuckDB's errors.
+    """
+    with register(log, **bounds) as connection:
+        return connection.sql(query).to_arrow_table()
+
+
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
     """A topic as a pyarrow Dataset; DuckDB reads the columns that a query names. Raises as `register` does."""
     _check_log(log, "embedlog.duckdb.table()")

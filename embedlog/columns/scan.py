@@ -238,6 +238,32 @@ class Scan(metaclass=other_clients.Hinting):
             found = records_of(self.topic, number, decoded)
             yield from found if made is None else map(made, found)
 
+    def decoded(
+        self, *, key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
+        key_type: pyarrow.DataType | None = None, value_type: pyarrow.DataType | None = None,
+    ) -> Iterator[pyarrow.RecordBatch]:  # fmt: skip
+        """RecordBatches of the columns of the scan, whose keys and values are those of deserializers, for example of schemas.
+
+        Deserializers are those of `records`. The types of what they return are the given ones, or found in the first batch:
+        dictionaries become structs, so that `pyarrow.Table.from_batches(scan.decoded(…)).flatten()` has a column for each field.
+        Raises SerializationError, MissingExtraError without pyarrow, and pyarrow's errors for an object of another type.
+        """
+        arrow, deserializers = _pyarrow(), Deserializers(key_deserializer, value_deserializer)
+        types = {"key": key_type, "value": value_type}
+        given = {"key": key_deserializer, "value": value_deserializer}
+        made = [name for name in self.columns if given.get(name) is not None]
+        for number, decoded in self._decoded(ALL_COLUMNS):
+            batch = arrow.RecordBatch._import_from_c_capsule(
+                _rows.arrow_schema(schema(self.columns)),
+                _rows.arrow_array(Layout(self.topic, number, self.columns).rows(decoded)),
+            )
+            records = [deserializers.record(each) for each in records_of(self.topic, number, decoded)] if made else []
+            for name in made:
+                column = arrow.array([getattr(each, name) for each in records], types[name])
+                types[name] = column.type
+                batch = batch.set_column(self.columns.index(name), name, column)
+            yield batch
+
     def batches(self) -> Iterator[Batch]:
         """The columns of the scan as numpy arrays, in the order of the partitions: chunks of about 5 MiB of the log.
 
