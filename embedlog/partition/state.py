@@ -346,6 +346,7 @@ class PartitionState:
             gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=foreign,
             begun=dirty,
+            visited=self.context.visit != 0,
             producer_expiration_ms=self.context.producer_expiration_ms,
             work=self.context.loads,
         )

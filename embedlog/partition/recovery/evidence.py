@@ -10,7 +10,8 @@ EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoi
             has truncated the leader epochs to the new log start. The manifest stores a start of ours before the checkpoints do
 EVIDENCE-7  what is not known proves nothing. Only a manifest, or the mark of a first process that never synced, shows that a log
             is embedlog's and has no gaps: then a segment behind a gap is the remains of a lost page cache. In any other log the
-            offsets between two segments were removed by a compaction, and a whole later segment is never a tail
+            offsets between two segments were removed by a compaction, and a whole later segment is never a tail. In a directory
+            that a broker has used the mark proves nothing: manifest and durable record can be lost, and the log be the broker's
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Loading(NamedTuple):
     foreign: bool = False  # a broker wrote here after the last embedlog process: the manifest may be outdated
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
+    visited: bool = False  # a broker has ever used the directory
     in_set: bool = False  # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
 
 
@@ -89,7 +91,7 @@ class Evidence:
         published = floor.log_end if floor is not None else 0
         self.end = max(loading.recovery_point, loading.known_durable, published, closed.next_offset if closed is not None else 0)
         self.log_start = loading.log_start if self._start is None else self._start.offset
-        never_synced = loading.begun and self.end == 0  # the first sync of a log includes its manifest
+        never_synced = loading.begun and self.end == 0 and not loading.visited  # the first sync of a log includes its manifest
         self.has_no_gaps = own and (self._start is not None or never_synced)  # EVIDENCE-7
 
     # ---- which segments there are ----------------------------------------------------------------
