@@ -20,7 +20,7 @@ from embedlog.errors import StorageError
 from embedlog.format import legacy
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_batch import HEADER_SIZE, Batches, Chain, Head, Problem, scan, scan_heads
-from embedlog.format.record_columns import LOG_OFFSET_MAX
+from embedlog.format.record_columns import LOG_OFFSET_MAX, RELATIVE_MAX
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CHUNK_BYTES: Final = 1 << 20
 LENGTH_END: Final = 12  # base offset and length, which the length does not count
 MAGIC_AT: Final = 16
 SIZE_MIN: Final = {**legacy.SIZE_MIN, 2: HEADER_SIZE}  # by the magic
+LEAPT: Final = "the base offset of a batch is beyond the range of its segment"
 BATCH_BYTES_MAX: Final = (1 << 31) - 1  # limit of a .log file (format.md 2.1)
 
 
@@ -214,6 +215,24 @@ class CompactionSigns:
         self.found = self.found or self._gap_before_last or bool(gaps[:-1].any()) or bool(thinned.any())
         self._gap_before_last = bool(gaps[-1])
         self._end = int(ends[-1])
+
+
+class Leap(NamedTuple):
+    """The last batch of a walk: where it is, the offset after the batch before it, its base offset, and the offset after it."""
+
+    position: int
+    expected: int
+    found: int
+    end: int
+
+    def is_damage(self, base: int) -> bool:
+        """Whether one changed bit has made the only offset that the segment of this base cannot hold.
+
+        No checksum covers a base offset. That many records can be compacted away in a segment of an old broker, but an offset
+        that only one bit separates from the one that continues the log is not one that a cleaner has left.
+        """
+        is_alone = self.end - base > RELATIVE_MAX + 1 and self.expected - base <= RELATIVE_MAX + 1
+        return is_alone and (self.expected ^ self.found).bit_count() == 1
 
 
 def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:

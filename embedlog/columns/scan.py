@@ -309,16 +309,17 @@ class Scan(metaclass=other_clients.Hinting):
     def gradually(self, offsets: int = 128) -> Iterator[Scan]:
         """The scan as consecutive scans, which together are the whole one. Who needs few records reads little.
 
-        The first one has at most `offsets` offsets of the first partition, each further one four times as many; the last one
-        has the rest.
+        The first one has `offsets` offsets of the first partition, each further one four times as many; the last one has the
+        rest. A partition of at most twice as many is not divided: both parts would read the blocks at their border.
         """
         if type(offsets) is not int or offsets < 1:
             raise ConfigError("offsets", expected="a positive number of offsets", found=repr(offsets))
         order = sorted(self._bounds)
         for at, number in enumerate(order):
             first, end = self._bounds[number]
+            is_short = end - first <= 2 * offsets
             while first < end and offsets < GRADUAL_OFFSETS_MAX:
-                following = min(end, first + offsets)
+                following = end if is_short else min(end, first + offsets)
                 yield self.narrowed(partitions=number, start_offset=first, end_offset=following)
                 first, offsets = following, 4 * offsets
             if offsets >= GRADUAL_OFFSETS_MAX:

@@ -289,7 +289,9 @@ class PartitionCheck:
     def _forgive_torn_tail(self, check: SegmentCheck) -> None:
         """PARTITIONCHECK-2."""
         known, last = self._known, check.spans[-1] if check.spans else None
-        if known.clean or known.segments is not None or last is None or last.problem is None or last.unproven:
+        if known.clean or known.segments is not None or last is None or last.problem is None:
+            return
+        if last.unproven or last.header:  # a whole batch
             return
         if last.end < check.segment.size or not last.problem.torn or last.first_offset < self._known.durable_offset():
             return

@@ -16,11 +16,11 @@ from embedlog import index
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError
 from embedlog.format import aborted_transactions, record_batch
-from embedlog.format.record_batch import Batches
+from embedlog.format.record_batch import Batches, Problem
 from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.spans import Expected, SegmentReader, Span
-from embedlog.segment import CompactionSigns
+from embedlog.segment import LEAPT, CompactionSigns, Leap
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
 
@@ -76,6 +76,7 @@ class SegmentCheck:
         self._offset_entries = self._time_entries = Entries(*(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2)
         self._newest_ms = -1
         self._last_end = segment.base
+        self._leap: Leap | None = None  # to the last batch
         self._aborts: dict[int, int] = {}  # by the offset of the marker: its producer
         self._other_epoch: tuple[int, int, int] | None = None  # position, expected, found
 
@@ -102,6 +103,8 @@ class SegmentCheck:
         self.batches = reader.batches
         self.end, self.epoch, self.digest = reader.chain.next_offset, reader.chain.epoch, reader.chain.digest
         self._check_end(reader)
+        if not bounded:
+            self._check_leap()
         if self.end - segment.base > RELATIVE_MAX + 1:
             self._add("overflow", "offsets exceed the base of the segment by more than an index can hold", None,
                       f"at most offset {segment.base + RELATIVE_MAX}", self.end - 1)  # fmt: skip
@@ -134,6 +137,21 @@ class SegmentCheck:
         kind = "headers" if headers else "records" if span.end > span.start else "missing-records"
         position = span.start if span.unproven else problem.position
         self._add(kind, problem.message, position, problem.expected, problem.found, None, span.first_offset, span.end_offset)
+
+    def _check_leap(self) -> None:
+        """Name the damaged base offset of the last batch by the rule of a load (LOADER-6); the offset before it is known."""
+        leap = self._leap
+        at = next((number for number in reversed(range(len(self.spans))) if self.spans[number].problem is None), None)
+        if leap is None or at is None or not leap.is_damage(self.segment.base):
+            return
+        whole = self.spans[at]
+        self.end = leap.expected + leap.end - leap.found
+        problem = Problem(leap.position, LEAPT, leap.expected, leap.found)
+        batch = Span(leap.position, whole.end, leap.expected, self.end, problem, header=True)
+        before = whole._replace(end=leap.position, end_offset=leap.expected)
+        self.spans[at : at + 1] = [before, batch] if before.end > before.start else [batch]
+        self.gaps = [gap for gap in self.gaps if gap != (leap.expected, leap.found)]
+        self._damage(batch)
 
     def _check_end(self, reader: SegmentReader) -> None:
         """Compare the end with what is known of it."""
@@ -178,6 +196,7 @@ class SegmentCheck:
         rows = np.flatnonzero(batches["base_offset"] > before)
         self.gaps += [(int(before[row]), int(batches["base_offset"][row])) for row in rows[: GAPS_MAX - len(self.gaps)]]
         self._last_end = int(ends[-1])
+        self._leap = Leap(int(batches["position"][-1]), int(before[-1]), int(batches["base_offset"][-1]), self._last_end)
 
     def _note_marker(self, fd: int, batch: Batches) -> None:
         """Note an abort marker."""

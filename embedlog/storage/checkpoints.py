@@ -69,7 +69,7 @@ def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
     """As `read_offsets`, but None for a damaged cache."""
     try:
         return read_exactly(path)
-    except (ForeignDirectoryError, CorruptRecordError, UnsupportedFormatError) as problem:
+    except (ForeignDirectoryError, CorruptRecordError) as problem:  # another version is of a newer program, and no damage
         if os.path.basename(os.fspath(path)) not in file_names.CACHES:
             raise
         logger.warning("damaged checkpoint ignored; it is a cache and will be rebuilt: %s", problem)

@@ -104,6 +104,30 @@ def test_a_repair_removes_no_record(tmp_path: Path, layout: str, closed: bool, i
         read(log, layout)
 
 
+@by_close
+def test_producers_of_an_overflowed_last_segment_are_known_to_readers_and_writers(tmp_path: Path, closed: bool) -> None:
+    root = write(tmp_path / "log", "last segment", closed=closed, indexed=False)
+    producer = (7, 0, 0)
+    batches = [batch(offset, [(offset, b"k%d" % offset, b"v%d" % offset)], producer=producer) for offset in (0, FAR + 5)]
+    (root / "t-0" / f"{0:020d}.log").write_bytes(b"".join(batches))
+    for read_only in (True, False, True):
+        with embedlog.open(root, read_only=read_only, config=CONFIG) as log:
+            read(log, "last segment")
+
+
+@pytest.mark.parametrize("bytes_lost", [1, 30])
+def test_a_torn_tail_of_an_overflowed_segment_is_cut_and_the_rest_split(tmp_path: Path, bytes_lost: int) -> None:
+    root = write(tmp_path / "log", "three parts", closed=False, indexed=True)
+    path = root / "t-0" / f"{0:020d}.log"
+    with path.open("ab") as file:
+        file.write(one(5 * FAR + 10)[:-bytes_lost])
+    for read_only in (True, False, True):
+        with embedlog.open(root, read_only=read_only, config=CONFIG) as log:
+            read(log, "three parts")
+    assert len(list((root / "t-0").glob("*.log"))) == 3
+    assert len(list((root / "t-0").glob("embedlog.cut-*"))) == 1
+
+
 @by_layout
 def test_an_interrupted_split_leaves_the_old_segment_or_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str

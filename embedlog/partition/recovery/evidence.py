@@ -334,6 +334,7 @@ class Run:
         self.gapless = True
         self.has_gap = False  # whether offsets are missing before the last batch
         self.gaps: list[tuple[int, int]] = []  # the first ones: missing from, to
+        self.leap: segment.Leap | None = None  # to the last batch
         self._end = base
 
     def add(self, batches: Batches) -> None:
@@ -346,6 +347,7 @@ class Run:
         if len(self.gaps) < GAPS_NAMED_MAX:
             self.gaps += [(int(before[at]), int(bases[at])) for at in leaps[:GAPS_NAMED_MAX]]
         self._end = int(ends[-1])
+        self.leap = segment.Leap(int(batches["position"][-1]), int(before[-1]), int(bases[-1]), self._end)
 
 
 class Comparison:

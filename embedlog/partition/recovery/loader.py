@@ -8,7 +8,8 @@ LOADER-3  batches after a gap are never used again: they are set aside with the 
 LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be interrupted anywhere
 LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new leader epoch
 LOADER-6  a segment of others with offsets that an index cannot hold is split first (`overflow`). A load without the right to
-    write reads it without indexes, and continues the log in an empty segment after it
+    write reads it without indexes, and continues the log in an empty segment after it. Its batches must be valid, rise, end below
+    the next segment, and not differ by one changed bit from an offset that continues the log
 """
 
 from __future__ import annotations
@@ -266,6 +267,7 @@ class _Loader:
         comparison.ended(walk.end, chain.digest, problem)
         if walk.end < size:
             self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
+        self._check_leap(base, path, run, following)
         overflows = overflow.exceeds(base, chain.next_offset)
         if overflows and loading.write:
             raise _OverflowError(base)
@@ -339,6 +341,21 @@ class _Loader:
                 position=problem.position if problem else end,
                 expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
                 found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found,
+            )
+
+    def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
+        """Offsets that leave the range of a segment must be those that were written. Raises CorruptRecordError."""
+        leap = run.leap
+        if leap is None or not overflow.exceeds(base, leap.end):
+            return
+        overlaps = following is not None and leap.end > following
+        if overlaps or (leap.is_damage(base) and leap.found >= self.evidence.end):
+            raise CorruptRecordError(
+                f"{segment.LEAPT}; {checkpoints.WAY_OUT}",
+                path=path,
+                position=leap.position,
+                expected=f"offset {leap.expected}" if following is None else f"an offset below {following}",
+                found=leap.found,
             )
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:

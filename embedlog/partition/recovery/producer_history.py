@@ -101,6 +101,8 @@ def index_holds(directory: Path, info: SegmentInfo) -> bool:
 
 def _replay(directory: Path, segments: list[SegmentInfo], history: History, again: set[int]) -> None:
     for info in segments:
+        if not info.size:
+            continue  # a reader has no file for the segment in which it continues an overflowed one
         path = file_names.segment_path(directory, info.base)
         aborted: list[AbortedTransaction] = []
         with files.opened(path) as fd:
