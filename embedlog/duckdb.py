@@ -7,13 +7,18 @@ DUCKDB-1  a view is pinned when it is registered: later appends are visible afte
 DUCKDB-2  a query reads only the columns that it names, and reads the log each time: nothing is cached between queries
 DUCKDB-3  bounds of `offset`, `timestamp` and `partition` in a condition reduce what is read. DuckDB applies the whole condition
     afterwards, so a condition that is not recognized costs time and no row
+DUCKDB-4  a query that needs few records (`limit`) decodes few: DuckDB takes batches one by one, and the first ones are small. One
+    that needs none, as `count(*)`, counts
+DUCKDB-5  in a database in memory the views are also seen by other cursors of the connection. In a file they are temporary, and of
+    one connection: another process would find a view of a log that it does not have
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import embedlog
@@ -21,6 +26,8 @@ import embedlog
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+CONSTANT = frozenset({"topic", "partition"})  # columns with one value for each partition
+ROWS_AT_ONCE = 1 << 20  # of a batch with constant columns
 TIME_END_MS = 253_402_300_800_000  # the year 10000: later times are not narrowed
 
 
@@ -30,7 +37,8 @@ def register(
     """Create a view of each topic (default: all that are not internal) in `connection`, or in a new database in memory.
 
     `bounds` are the other arguments of `log.scan`; a mapping of TopicPartition applies to the topics that it names. Existing
-    views of these names are replaced. Returns the connection. Raises MissingExtraError without duckdb or pyarrow,
+    views of these names are replaced. Cursors of the connection, one for each thread, see the views of a database in memory, and
+    register those of a file anew. Returns the connection. Raises MissingExtraError without duckdb or pyarrow,
     UnknownTopicOrPartitionError, ConfigError.
     """
     _check_log(log, "embedlog.duckdb.register()")
@@ -43,9 +51,23 @@ def register(
     names = log.topics() if topics is None else list(topics)
     tables = {name: table(log, name, **_of_topic(name, names, bounds)) for name in names}
     made = duckdb.connect() if connection is None else connection
+    shared = made.execute("select path is null from duckdb_databases() where database_name = current_database()").fetchall()
     for name, each in tables.items():
         made.register(name, each)
+        if shared == [(True,)]:
+            with contextlib.suppress(duckdb.CatalogException):  # a table of this name: the temporary view hides it here alone
+                made.from_arrow(each).create_view(name, replace=True)
+                made.unregister(name)
     return made
+
+
+def sql(log: embedlog.Log, query: str, **bounds: Any) -> Any:
+    """The rows of a query over the topics, as a pyarrow Table; `bounds` as in `register`.
+
+    Raises as `register` does, and DuckDB's errors.
+    """
+    with register(log, **bounds) as connection:
+        return connection.sql(query).to_arrow_table()
 
 
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
@@ -70,11 +92,55 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
         def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
             wanted = list(whole.columns if columns is None else columns)
             named = [name for name in whole.columns if name not in wanted and _names(filter, whole.schema, name)]
-            read = _narrowed(whole, filter).narrowed(columns=wanted + named)
-            batches = (batch for batch in read)
-            return pyarrow.dataset.Scanner.from_batches(batches, schema=read.schema, columns=wanted, filter=filter)
+            return _Scanner(_narrowed(whole, filter).narrowed(columns=wanted + named), wanted, filter)
 
     return Topic()
+
+
+class _Scanner:
+    """The part of a pyarrow Scanner that DuckDB uses, without its read-ahead; everything else is that of a Scanner."""
+
+    def __init__(self, read: embedlog.Scan, columns: list[str], condition: Any) -> None:
+        self._read, self._columns, self._condition = read, columns, condition
+
+    def to_reader(self) -> Any:
+        """A reader whose batches are read when they are taken, the first ones small (DUCKDB-4)."""
+        import pyarrow
+
+        schema = pyarrow.schema([self._read.schema.field(name) for name in self._columns])
+        return pyarrow.RecordBatchReader.from_batches(schema, self._batches())
+
+    def _batches(self) -> Iterator[Any]:
+        for batch in self._constants() if CONSTANT.issuperset(self._read.columns) else self._decoded():
+            if self._condition is None:
+                yield batch.select(self._columns)
+            else:
+                yield from self._scanner([batch]).to_batches()
+
+    def _decoded(self) -> Iterator[Any]:
+        for piece in self._read.gradually():
+            yield from piece
+
+    def _constants(self) -> Iterator[Any]:
+        """The rows of a query that needs only columns with one value for each partition, also `count(*)`: they are counted."""
+        import pyarrow
+
+        schema = self._read.schema
+        for number in self._read.bounds:
+            count = self._read.narrowed(partitions=number).num_rows
+            values = {"topic": self._read.topic, "partition": number}
+            for start in range(0, count, ROWS_AT_ONCE):
+                rows = min(ROWS_AT_ONCE, count - start)
+                arrays = [pyarrow.repeat(pyarrow.scalar(values[each.name], each.type), rows) for each in schema]
+                yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _scanner(self, batches: Iterable[Any]) -> Any:
+        from pyarrow.dataset import Scanner
+
+        return Scanner.from_batches(batches, schema=self._read.schema, columns=self._columns, filter=self._condition)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scanner(batch for batch in self._read), name)
 
 
 def _check_log(given: object, call: str) -> None:

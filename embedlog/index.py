@@ -19,6 +19,7 @@ from embedlog._native import codec, system
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches, batch_dtype
+from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.manifest import EMPTY_MS
 
@@ -94,7 +95,7 @@ def _bounded(path: Path, size: int) -> int:
 
 def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
     """The last entry at or below `offset`, or the segment's start, also if the index is shorter than it should be."""
-    target = min(offset - base, 2**31 - 1)
+    target = min(offset - base, RELATIVE_MAX)
     if entries == 0 or target < 0:
         return Place(-1, base - 1, 0)
     found = codec.index_floor_file(fd, entries, target)
@@ -196,7 +197,10 @@ def newest_timestamps(batches: Batches) -> NDArray[np.int64]:
 
 
 class Builder:
-    """Builds both indexes from batch headers, by the rule of an append (format.md 2.5)."""
+    """Builds both indexes from batch headers, by the rule of an append (format.md 2.5).
+
+    Batches whose offsets an entry cannot hold have none: a load for writing splits their segment.
+    """
 
     def __init__(self, base: int, interval_bytes: int) -> None:
         self.base = base
@@ -237,7 +241,7 @@ class Builder:
             self.min_timestamp = min(self.min_timestamp, oldest)
             if timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = timestamp, last
-            if self.bytes_since_entry > self.interval_bytes:
+            if self.bytes_since_entry > self.interval_bytes and last - self.base <= RELATIVE_MAX:
                 self.offsets += OFFSET_ENTRY.pack(last - self.base, position)
                 self.digests.append((position, digest))
                 self.add_time_entry()
@@ -246,7 +250,7 @@ class Builder:
 
     def add_time_entry(self) -> None:
         """Add the largest timestamp so far, unless the index has it: at each offset entry, and when the segment is closed."""
-        if self.max_timestamp > self.last_time_entry:
+        if self.max_timestamp > self.last_time_entry and self.max_timestamp_offset - self.base <= RELATIVE_MAX:
             self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base)
             self.last_time_entry = self.max_timestamp
 

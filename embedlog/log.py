@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast, overload
 
@@ -30,6 +31,7 @@ from embedlog.storage import identity, location
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import pyarrow
     from typing_extensions import TypeVar
 
     from embedlog._native._rows import Record
@@ -266,6 +268,19 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         if client_rack is not None and type(client_rack) is not str:
             raise TypeError(f"a rack is a text, not {type(client_rack).__name__}")
         return Scan(self._engine, topic, bounds, client_rack, progress)
+
+    def sql(self, query: str, **bounds: Any) -> pyarrow.Table:
+        """The rows of an SQL query over the topics, each of which is a table of its name, as a pyarrow Table.
+
+        `bounds` are the other arguments of `scan`. For several queries `embedlog.duckdb.register(log)` is faster: it gives a
+        connection with these tables. Raises MissingExtraError without duckdb or pyarrow, as `scan` does, and DuckDB's errors.
+
+        Examples:
+            >>> log.sql('select partition, count(*) from events group by partition')        # doctest: +SKIP
+        """
+        self._engine.check_open()
+        found: pyarrow.Table = import_module("embedlog.duckdb").sql(self, query, **bounds)  # an integration is above this module
+        return found
 
     def last_record(
         self, topic: str, partition: int, *, isolation_level: Isolation = READ_UNCOMMITTED

@@ -5,7 +5,8 @@
 POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however often it is collected
 POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The complete filter is applied by
     polars afterwards, so a condition that is not recognized costs time and no row
-POLARS-3  only the columns of the query are decoded
+POLARS-3  only the columns of the query are decoded; where `topic` and `partition` are enough, records are only counted
+POLARS-4  a limit and `tail` decode about as many records as they return
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import embedlog
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import polars
 
 PER_MILLISECOND = {"Milliseconds": 1, "Microseconds": 1_000, "Nanoseconds": 1_000_000}
+ROWS_AT_ONCE = 1 << 20  # of a frame with constant columns
 MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq"}
 
 
@@ -37,22 +39,47 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
         from polars.io.plugins import register_io_source
     except ImportError as missing:
         raise embedlog.MissingExtraError("lazy frames need polars", extra="polars") from missing
-    whole = log.scan(topic, **bounds)
+    return _frame(log.scan(topic, **bounds), polars, register_io_source)
+
+
+def _frame(whole: embedlog.Scan, polars: Any, register_io_source: Any) -> Any:
+    """A LazyFrame of a scan."""
+    empty = polars.DataFrame(whole.narrowed(partitions=[]))
 
     def source(columns: list[str] | None, predicate: Any, row_count: int | None, batch_rows: int | None) -> Iterator[Any]:
         narrow = Narrow() if predicate is None or row_count is not None else Narrow().within(_tree(predicate))
         left = row_count
-        for batch in narrow.of(whole.narrowed(columns=columns)):
-            frame = polars.DataFrame(batch)
-            if left is not None:
-                frame = frame.head(left)
-                left -= frame.height
+        for read in _frames(narrow.of(whole.narrowed(columns=columns)), empty.schema, polars, few=left is not None):
+            frame = read if left is None else read.head(left)
+            left = None if left is None else left - frame.height
             yield frame if predicate is None else frame.filter(predicate)
             if left == 0:
                 return
 
-    empty = polars.DataFrame(whole.narrowed(partitions=[]))
-    return register_io_source(source, schema=empty.schema, is_pure=True)
+    def tail(n: int = 5) -> Any:
+        """The last `n` records, without a read of the others. polars gives a source no limit from the end."""
+        return _frame(whole.ending(n), polars, register_io_source)
+
+    frame = register_io_source(source, schema=empty.schema, is_pure=True)
+    frame.tail = tail  # of this frame alone: frames that are made of it have other rows
+    frame.last = lambda: tail(1)
+    return frame
+
+
+def _frames(part: embedlog.Scan, schema: Any, polars: Any, *, few: bool) -> Iterator[Any]:
+    """The records as DataFrames; `few`: the first records may be enough."""
+    constants = {"topic": part.topic, "partition": 0}
+    if part.columns and constants.keys() >= set(part.columns):  # also `len()`, for which polars asks for any column
+        for number in part.bounds:
+            count = part.narrowed(partitions=number).num_rows
+            row = {**constants, "partition": number}
+            one = [polars.Series(name, [row[name]], dtype=schema[name]) for name in part.columns]
+            for start in range(0, count, ROWS_AT_ONCE):
+                yield polars.DataFrame([each.new_from_index(0, min(ROWS_AT_ONCE, count - start)) for each in one])
+        return
+    for piece in part.gradually() if few else (part,):
+        for batch in piece:
+            yield polars.DataFrame(batch)
 
 
 def _check_log(given: object) -> None:
@@ -75,13 +102,13 @@ class Narrow:
     last: int = NEVER
     start_ms: int = 0
     end_ms: int = NEVER
-    partition: int | None = None
+    partitions: frozenset[int] | None = None
 
     def of(self, scan: embedlog.Scan) -> embedlog.Scan:
         """The part of a scan within these bounds."""
-        known = list(scan.bounds)
+        known, wanted = list(scan.bounds), self.partitions
         return scan.narrowed(
-            partitions=None if self.partition is None else [number for number in known if number == self.partition],
+            partitions=None if wanted is None else [number for number in known if number in wanted],
             start_offset=self.first or None,
             end_offset=None if self.last == NEVER else max(0, self.last),
             start_time=self.start_ms or None,
@@ -90,41 +117,95 @@ class Narrow:
 
     def within(self, node: Any) -> Narrow:
         """These bounds, narrowed by the recognized parts of a predicate's tree."""
-        comparison = node.get("BinaryExpr") if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            return self
+        if isinstance(call := node.get("Function"), dict):
+            return self._within_call(call)
+        comparison = node.get("BinaryExpr")
         if not isinstance(comparison, dict):
             return self
         left, right, sign = comparison.get("left"), comparison.get("right"), comparison.get("op")
         if sign in ("And", "LogicalAnd"):
             return self.within(left).within(right)
-        if isinstance(right, dict) and "Column" in right:
+        if sign in ("Or", "LogicalOr"):
+            return self.within(left).or_within(self.within(right))
+        if _column(right) is not None:
             left, right, sign = right, left, MIRRORED.get(str(sign))
-        column, number = (left.get("Column") if isinstance(left, dict) else None), _number(right)
+        column, number = _column(left), _number(right)
         if number is None or sign not in MIRRORED:
             return self
+        return self._where(column, *_span(str(sign), number))
+
+    def or_within(self, other: Narrow) -> Narrow:
+        """The bounds that contain these and the other ones."""
+        known = self.partitions is not None and other.partitions is not None
+        return Narrow(
+            min(self.first, other.first),
+            max(self.last, other.last),
+            min(self.start_ms, other.start_ms),
+            max(self.end_ms, other.end_ms),
+            (self.partitions or frozenset()) | (other.partitions or frozenset()) if known else None,
+        )
+
+    def _within_call(self, call: dict[str, Any]) -> Narrow:
+        """Narrowed by `is_between` or `is_in` of a column."""
+        given, name = call.get("input"), call.get("function")
+        name = name.get("Boolean") if isinstance(name, dict) else None
+        if not isinstance(given, list) or not isinstance(name, dict) or len(name) != 1:
+            return self
+        ((kind, options),) = name.items()
+        column = _column(given[0]) if given else None
+        if kind == "IsIn" and len(given) == 2:
+            values = _values(given[1])
+            return self if values is None else self._among(column, values)
+        if kind != "IsBetween" or len(given) != 3 or not isinstance(options, dict):
+            return self
+        closed, found = options.get("closed"), self
+        for number, sign, ends in ((_number(given[1]), "Gt", ("Both", "Left")), (_number(given[2]), "Lt", ("Both", "Right"))):
+            if number is not None:
+                found = found._where(column, *_span(f"{sign}Eq" if closed in ends else sign, number))
+        return found
+
+    def _where(self, column: str | None, low: int, high: int) -> Narrow:
+        """Narrowed to values of a column from `low` to below `high`."""
         if column == "offset":
-            return self._offsets(str(sign), number)
+            return replace(self, first=max(self.first, low), last=min(self.last, high))
         if column == "timestamp":
-            return self._times(str(sign), number)
-        return replace(self, partition=number) if column == "partition" and sign == "Eq" else self
+            return replace(self, start_ms=max(self.start_ms, low), end_ms=min(self.end_ms, high))
+        if column == "partition" and high == low + 1:
+            return self._among(column, [low])
+        return self
 
-    def _offsets(self, sign: str, number: int) -> Narrow:
-        low, high = _span(sign, number)
-        return replace(self, first=max(self.first, low), last=min(self.last, high))
+    def _among(self, column: str | None, values: list[int]) -> Narrow:
+        """Narrowed to these values of a column."""
+        if column == "partition":
+            wanted = frozenset(values)
+            return replace(self, partitions=wanted if self.partitions is None else self.partitions & wanted)
+        return self._where(column, min(values, default=0), max(values, default=-1) + 1)
 
-    def _times(self, sign: str, number: int) -> Narrow:
-        low, high = _span(sign, number)
-        return replace(self, start_ms=max(self.start_ms, low), end_ms=min(self.end_ms, high))
+
+class Number(NamedTuple):
+    """A whole number in a predicate: an offset, or milliseconds. Not `exact`: the literal is between it and the next one."""
+
+    value: int
+    exact: bool = True
 
 
-def _span(sign: str, number: int) -> tuple[int, int]:
+def _column(node: Any) -> str | None:
+    found = node.get("Column") if isinstance(node, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _span(sign: str, number: Number) -> tuple[int, int]:
     """The least value, and the one after the greatest."""
-    low = {"Gt": number + 1, "GtEq": number, "Eq": number}.get(sign, 0)
-    high = {"Lt": number, "LtEq": number + 1, "Eq": number + 1}.get(sign, NEVER)
+    value, above = number.value, number.value + 1
+    low = {"Gt": above, "GtEq": value if number.exact else above, "Eq": value}.get(sign, 0)
+    high = {"Lt": value if number.exact else above, "LtEq": above, "Eq": above}.get(sign, NEVER)
     return low, high
 
 
-def _number(node: Any) -> int | None:
-    """A literal as a whole number: an offset, or milliseconds."""
+def _literal(node: Any) -> tuple[str, Any] | None:
+    """The kind of a literal and its value."""
     literal = node.get("Literal") if isinstance(node, dict) else None
     for kind in ("Scalar", "Dyn"):
         if isinstance(literal, dict) and isinstance(literal.get(kind), dict):
@@ -132,10 +213,35 @@ def _number(node: Any) -> int | None:
     if not isinstance(literal, dict) or len(literal) != 1:
         return None
     ((kind, value),) = literal.items()
+    return kind, value
+
+
+def _number(node: Any) -> Number | None:
+    """A literal as a whole number."""
+    literal = _literal(node)
+    if literal is None:
+        return None
+    kind, value = literal
     if kind == "Datetime" and isinstance(value, list) and value[1:2] and value[1] in PER_MILLISECOND:
         whole, rest = divmod(value[0], PER_MILLISECOND[value[1]])
-        return None if rest else int(whole)  # between two milliseconds: left to polars
-    return value if kind.startswith(("Int", "UInt")) and type(value) is int else None
+        return Number(int(whole), exact=not rest)
+    return Number(value) if kind.startswith(("Int", "UInt")) and type(value) is int else None
+
+
+def _values(node: Any) -> list[int] | None:
+    """The whole numbers of a list literal, which is serialized as an IPC stream; times are rounded down to milliseconds."""
+    import polars
+
+    literal = _literal(node)
+    if literal is None or literal[0] != "List" or not isinstance(literal[1], list):
+        return None
+    try:
+        found = polars.read_ipc_stream(bytes(literal[1])).to_series().drop_nulls()
+    except (polars.exceptions.PolarsError, OSError, ValueError):
+        return None  # this version of polars serializes it in another form
+    if isinstance(found.dtype, polars.Datetime):
+        found = found.dt.epoch("ms")
+    return [int(each) for each in found] if found.dtype.is_integer() else None
 
 
 def _tree(predicate: Any) -> Any:

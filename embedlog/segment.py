@@ -20,7 +20,7 @@ from embedlog.errors import StorageError
 from embedlog.format import legacy
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_batch import HEADER_SIZE, Batches, Chain, Head, Problem, scan, scan_heads
-from embedlog.format.record_columns import LOG_OFFSET_MAX
+from embedlog.format.record_columns import LOG_OFFSET_MAX, RELATIVE_MAX
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CHUNK_BYTES: Final = 1 << 20
 LENGTH_END: Final = 12  # base offset and length, which the length does not count
 MAGIC_AT: Final = 16
 SIZE_MIN: Final = {**legacy.SIZE_MIN, 2: HEADER_SIZE}  # by the magic
+LEAPT: Final = "the base offset of a batch is beyond the range of its segment"
 BATCH_BYTES_MAX: Final = (1 << 31) - 1  # limit of a .log file (format.md 2.1)
 
 
@@ -49,8 +50,8 @@ def paths(directory: Path, base: int) -> Paths:
 class Walk:
     """Reads a range of a segment batch by batch, each checked; afterwards `end` and `problem` describe the result.
 
-    The file's name limits the offsets in it. `end` is the first byte after the last good batch. `problem` is None
-    if the file ended, even in the middle of a batch.
+    The file's name limits the offsets in it, unless the walk is not `bounded`. `end` is the first byte after the last good batch.
+    `problem` is None if the file ended, even in the middle of a batch.
     `records` of a walk from the start, and `epochs`, are compared during the walk; after a mismatch `agreed` is the end of the
     matching part.
     """
@@ -64,10 +65,12 @@ class Walk:
         size: int,
         records: interval_digests.Records | None = None,
         epochs: checkpoints.EpochCache | None = None,
+        *,
+        bounded: bool = True,
     ) -> None:
         self._fd, self._path, self._size = fd, path, size
         self.chain = chain
-        if named := file_names.parse(path.name):
+        if bounded and (named := file_names.parse(path.name)):
             chain.segment_base = named[0]
         self.end = start
         self.before: NDArray[np.uint64]  # the chain digest before each batch of the last chunk
@@ -144,11 +147,11 @@ def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
 
 
 def batch_at(fd: int, path: Path, position: int, size: int) -> Batches | None:
-    """The batch or message at a position, as one row, if its checksum and its counts are right."""
+    """The batch or message at a position, as one row, if its checksum and its counts are right, whatever its offsets are."""
     end = end_of_batch(fd, path, position, size)
     if end is None:
         return None
-    for batches in Walk(fd, path, Chain(gaps_allowed=True), position, end):
+    for batches in Walk(fd, path, Chain(gaps_allowed=True), position, end, bounded=False):
         return batches
     return None
 
@@ -212,6 +215,24 @@ class CompactionSigns:
         self.found = self.found or self._gap_before_last or bool(gaps[:-1].any()) or bool(thinned.any())
         self._gap_before_last = bool(gaps[-1])
         self._end = int(ends[-1])
+
+
+class Leap(NamedTuple):
+    """The last batch of a walk: where it is, the offset after the batch before it, its base offset, and the offset after it."""
+
+    position: int
+    expected: int
+    found: int
+    end: int
+
+    def is_damage(self, base: int) -> bool:
+        """Whether one changed bit has made the only offset that the segment of this base cannot hold.
+
+        No checksum covers a base offset. That many records can be compacted away in a segment of an old broker, but an offset
+        that only one bit separates from the one that continues the log is not one that a cleaner has left.
+        """
+        is_alone = self.end - base > RELATIVE_MAX + 1 and self.expected - base <= RELATIVE_MAX + 1
+        return is_alone and (self.expected ^ self.found).bit_count() == 1
 
 
 def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:
@@ -314,7 +335,7 @@ def first_timestamp(directory: Path, base: int, size: int) -> int:
     path = file_names.segment_path(directory, base)
     if size > 0:
         with files.opened(path) as fd:
-            for heads in Walk(fd, path, Chain(gaps_allowed=True), 0, size).heads():
+            for heads in Walk(fd, path, Chain(gaps_allowed=True), 0, size, bounded=False).heads():
                 return heads[0].max_timestamp
     return -1
 

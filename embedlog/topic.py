@@ -45,7 +45,10 @@ NO_FIELDS: Final[Mapping[str, Any]] = {}  # shared by all topics; can be copied,
 RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a topic
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
-_REBUILD = "if it cannot be restored, remove the file: topics are found again by their directories, without their settings"
+_REBUILD = (
+    "if it cannot be restored, remove the file, or let `embedlog repair --execute` set it aside: topics are found again by their"
+    " directories, without their settings"
+)
 _FILE = JsonFile("topics", "the topics of this log directory; written by embedlog, change them through it", VERSION, _REBUILD)
 
 

@@ -21,7 +21,7 @@ from embedlog.admin.log_check import check_path
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
 from embedlog.coordination import closed_directory
-from embedlog.errors import EmbedlogError, ReplicaSetError
+from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, ReplicaSetError, UnsupportedFormatError
 from embedlog.integrity.directory_check import ClosedDirectory, Count, Place, Progress, Total, check_partition, root_findings
 from embedlog.integrity.partition_repair import PartitionRepair
 from embedlog.integrity.report import CheckReport
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from embedlog.integrity.report import Finding
 
 logger = logging.getLogger("embedlog")
-
-
-DAMAGED = ".damaged"  # the end of the name of a file that is set aside
 
 
 def repair_path(path: str | os.PathLike[str], progress: Progress | None = None) -> CheckReport:
@@ -79,7 +76,8 @@ def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
     """Change the files; the descriptions of the changes, and the partitions that were changed."""
     path, total = directory.path, Total()
     places = list(directory.places())
-    done = _repair_topics(path, directory)
+    done = _repair_topics(path, directory) + _repair_meta(path)
+    places = [place._replace(topic_id=_id_of(place, places)) for place in places]
     count, touched = Count(0, None), []
     ends = _ends(path)
     for place in places:
@@ -92,6 +90,12 @@ def _repair(directory: ClosedDirectory) -> tuple[list[str], list[Place]]:
         done += repair.done
         touched.append(place)
     return done + _repair_root(path, places, total), touched
+
+
+def _id_of(place: Place, places: list[Place]) -> str | None:
+    """The id of the topic of a partition; if its file is damaged, that of another partition of the topic."""
+    found = {each.topic_id for each in places if each.topic == place.topic and each.topic_id is not None}
+    return place.topic_id if place.topic_id is not None or len(found) != 1 else found.pop()
 
 
 def _ends(path: Path) -> checkpoints.Offsets:
@@ -117,12 +121,25 @@ def _end(known: Known, checked: Checked, ends: checkpoints.Offsets) -> int:
 
 def _repair_topics(path: Path, directory: ClosedDirectory) -> list[str]:
     """Set a damaged file of topics aside: the next opening finds the topics by their directories."""
-    wrong = [each for each in directory.findings if each.kind == "topics" and files.exists(each.path)]
-    for each in wrong:
-        files.rename(each.path, each.path + DAMAGED)
+    wrong = [Path(each.path) for each in directory.findings if each.kind == "topics" and files.exists(each.path)]
+    kept = [files.set_damaged_aside(each) for each in wrong]
     if wrong:
         files.sync_directory(path)
-    return [f"{each.path} is kept as {Path(each.path).name}{DAMAGED}: topics have default settings now" for each in wrong]
+    return [f"{each} is kept as {name}: topics have default settings now" for each, name in zip(wrong, kept, strict=True)]
+
+
+def _repair_meta(path: Path) -> list[str]:
+    """Set a damaged meta.properties aside: the next opening gives the directory a new identity."""
+    try:
+        identity.read_meta(path)
+    except (ForeignDirectoryError, CorruptRecordError):
+        kept = files.set_damaged_aside(path / file_names.META_PROPERTIES)
+        files.sync_directory(path)
+        reason = "the directory gets a new identity, and brokers of its former cluster refuse it"
+        return [f"{file_names.META_PROPERTIES} is kept as {kept}: {reason}"]
+    except UnsupportedFormatError:  # of a newer broker
+        pass
+    return []
 
 
 def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
@@ -130,23 +147,23 @@ def _repair_root(path: Path, places: list[Place], total: Total) -> list[str]:
     names, done = _named(root_findings(path, total.ends), "checkpoint"), []
     if file_names.LOG_STARTS in names:
         names.remove(file_names.LOG_STARTS)
-        if (starts := _starts(places)) is not None:
-            checkpoints.write_offsets(path / file_names.LOG_STARTS, starts)
-            done.append(f"{file_names.LOG_STARTS} is made again")
+        kept = files.set_damaged_aside(path / file_names.LOG_STARTS)
+        checkpoints.write_offsets(path / file_names.LOG_STARTS, _starts(places))
+        what = "a log without a manifest starts at its first segment, as Kafka has it then"
+        done.append(f"{file_names.LOG_STARTS} is made again, and kept as {kept}: {what}")
     return done + _remove_caches(path, names)
 
 
-def _starts(places: list[Place]) -> checkpoints.Offsets | None:
-    """The log starts by the manifests; None if a manifest has none."""
+def _starts(places: list[Place]) -> checkpoints.Offsets:
+    """The log starts by the manifests that have one."""
     found: checkpoints.Offsets = {}
     for place in places:
         if place.topic_id is None:
-            return None
+            continue
         manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
         manifest.refresh()
-        if manifest.start is None:
-            return None
-        found[place.topic, place.number] = manifest.start.offset
+        if manifest.start is not None:
+            found[place.topic, place.number] = manifest.start.offset
     return found
 
 
@@ -165,5 +182,9 @@ def _load(path: Path, touched: list[Place]) -> list[str]:
                 logger.warning("%s-%d cannot be opened after its repair: %s", place.topic, place.number, problem)
                 problems.append(f"{place.topic}-{place.number} cannot be opened: {problem}")
     finally:
-        engine.close()
+        try:
+            engine.close()
+        except EmbedlogError as problem:  # an orderly close loads a partition that has no page
+            if not problems:
+                problems.append(f"the directory cannot be closed in order: {problem}")
     return problems

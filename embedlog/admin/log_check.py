@@ -45,6 +45,7 @@ from embedlog.integrity.directory_check import (
     Total,
     check_closed,
     check_partition,
+    is_outdated,
     lost_topics,
     missing_partition,
     root_findings,
@@ -170,7 +171,8 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
     except (CorruptRecordError, ForeignDirectoryError, StateError, StorageError, UnsupportedFormatError) as problem:
         one = Total()
         context, closed = directory.context, ClosedDirectory(directory.path)
-        check_partition(replace(closed.known(place), clean=context.clean, foreign=context.foreign), count, one)
+        known = closed.known(place)
+        check_partition(replace(known, clean=context.clean, foreign=known.foreign or context.foreign), count, one)
         if not one.report().damaged:
             one.findings.append(Finding.of("partition", place.path, problem, place.topic, place.number))
     total.merge(one)
@@ -204,8 +206,9 @@ def _known(directory: LogDirectory, partition: Partition, place: Place) -> Known
         noted = [*manifest.segments.values(), *([manifest.closed] if manifest.closed is not None else [])]
         sizes = {(each.base, each.size, each.next_offset): each for each in noted}
         segments = tuple(_noted(place.path, each, sizes.get((each.base, each.size, each.next_offset))) for each in segments)
+    foreign = directory.context.foreign or is_outdated(place, directory.context.visit)
     return Known(
-        place.path, place.topic, place.number, place.topic_id, place.gaps_allowed, foreign=directory.context.foreign,
+        place.path, place.topic, place.number, place.topic_id, place.gaps_allowed, foreign=foreign,
         log_start=now.log_start, compacted=compacted, identified=place.identified, segments=segments, log_end=now.log_end,
     )  # fmt: skip
 

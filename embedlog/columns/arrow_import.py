@@ -115,10 +115,6 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
         return BytesColumn(np.frombuffer(data, dtype=np.uint8), np.frombuffer(offsets, dtype=np.int64), node.validity, start)
     offsets_of: Any = np.int32 if node.format in _NARROW else np.int64
     places = np.frombuffer(node.buffers[1], dtype=offsets_of)[start : start + rows + 1]
-    if len(places) != rows + 1:
-        raise InvalidRecordError(
-            f"the column {what!r} is shorter than its Arrow array says", expected=rows, found=len(places) - 1
-        )
     return BytesColumn(np.frombuffer(node.buffers[2], dtype=np.uint8), places, node.validity, start)
 
 
@@ -169,10 +165,6 @@ def _fixed(node: Node, what: str) -> BytesColumn:
     width = int(node.format[2:])
     first, last = node.offset * width, (node.offset + node.length) * width
     data = np.frombuffer(node.buffers[1], dtype=np.uint8)[first:last]
-    if len(data) != last - first:
-        raise InvalidRecordError(
-            f"the column {what!r} is shorter than its Arrow array says", expected=last - first, found=len(data)
-        )
     offsets = np.arange(node.length + 1, dtype=np.int64) * width
     return BytesColumn(data, offsets, node.validity, node.offset)
 
@@ -192,8 +184,7 @@ def table(node: Node) -> Table:
     for each in node.children:
         child = Node(*each)
         name = child.name
-        # The rows of a struct begin at its own offset, not at those of its children
-        child = child._replace(offset=child.offset + node.offset, length=node.length)
+        child = _rows_of(child, node, name)
         if name == "value":
             found.values = bytes_column(child, name)
         elif name == "key":
@@ -212,18 +203,24 @@ def table(node: Node) -> Table:
     return found
 
 
+def _rows_of(child: Node, parent: Node, what: str) -> Node:
+    """The child of a struct, cut to the rows of the struct, which begin at its own offset. Raises InvalidRecordError.
+
+    Nothing is read beyond an array: its buffers are as long as its own offset and length say, and the struct can say more.
+    """
+    end = parent.offset + parent.length
+    if child.length < end:
+        raise InvalidRecordError(f"the column {what!r} is shorter than its Arrow array says", expected=end, found=child.length)
+    return child._replace(offset=child.offset + parent.offset, length=parent.length)
+
+
 def _integers(node: Node, name: str) -> NDArray[np.int64]:
     kind: Any = _INTEGERS.get(node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None)
     if kind is None or node.dictionary is not None:
         raise TypeError(f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers")
     if node.length == 0:
         return np.empty(0, dtype=np.int64)
-    numbers = np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length]
-    if len(numbers) != node.length:
-        raise InvalidRecordError(
-            f"the column {name!r} is shorter than its Arrow array says", expected=node.length, found=len(numbers)
-        )
-    return numbers.astype(np.int64)
+    return np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length].astype(np.int64)
 
 
 def _timestamps(node: Node) -> NDArray[np.int64]:
@@ -264,11 +261,9 @@ def _headers(node: Node) -> Headers:
             f"the column 'headers' has the Arrow type {type_name(node)}: it takes list<struct<key: string, value: binary>>"
         )
     keys, values = (Node(*child) for child in entries.children)
-    shift = entries.offset
-    columns = [
-        bytes_column(each._replace(offset=each.offset + shift, length=entries.length), "headers") for each in (keys, values)
-    ]
-    if columns[0].validity is not None and not keys._replace(offset=keys.offset + shift, length=entries.length).valid().all():
+    keys, values = _rows_of(keys, entries, "headers"), _rows_of(values, entries, "headers")
+    columns = [bytes_column(each, "headers") for each in (keys, values)]
+    if columns[0].validity is not None and not keys.valid().all():
         raise InvalidRecordError("the key of a header is null")
     if node.length == 0:
         return Headers(np.zeros(1, dtype=np.int32), *columns)

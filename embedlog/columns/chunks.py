@@ -247,6 +247,23 @@ class Source:
                 self._position = self._waiting[-1][2].start_offset
         return self._pieces.popleft()
 
+    def count(self) -> int | None:
+        """The number of records in the next piece; None after the last. Only batches that a bound divides are decoded."""
+        piece = self.fetch()
+        if piece is None:
+            return None
+        window, batches = piece.window, piece.batches
+        whole = batches["magic"] == 2
+        whole &= (batches["base_offset"] >= window.start_offset) & (window.start_ms == OFFSET_MIN)
+        whole &= (batches["base_offset"] + batches["last_offset_delta"] < window.end_offset) & (window.end_ms == OFFSET_MAX)
+        count = int(batches["records"][whole].sum())
+        rest: Piece | Range | None = piece._replace(batches=batches[~whole], whole=False)
+        while rest is not None:
+            found = self.rest(rest)
+            count += 0 if found.decoded is None else found.decoded.count
+            rest = found.rest
+        return count
+
     def few(self) -> bool:
         """Whether all windows together have at most FEW_OFFSETS: then a thread costs more than it saves."""
         return sum(window.end_offset - window.start_offset for _, _, window in self._waiting) <= FEW_OFFSETS

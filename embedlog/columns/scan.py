@@ -50,6 +50,8 @@ CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, 
 SHOWN = 10  # records in a notebook
 BOUNDS_SHOWN = 5  # partitions in the repr
 
+GRADUAL_OFFSETS_MAX = 1 << 17  # about a chunk of small records
+
 Progress = Callable[[int, int], object]  # offsets that a reading has passed, all offsets of the scan
 
 SPLIT_BYTES = 64 << 20  # about half a second of decoding
@@ -236,6 +238,32 @@ class Scan(metaclass=other_clients.Hinting):
             found = records_of(self.topic, number, decoded)
             yield from found if made is None else map(made, found)
 
+    def decoded(
+        self, *, key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
+        key_type: pyarrow.DataType | None = None, value_type: pyarrow.DataType | None = None,
+    ) -> Iterator[pyarrow.RecordBatch]:  # fmt: skip
+        """RecordBatches of the columns of the scan, whose keys and values are those of deserializers, for example of schemas.
+
+        Deserializers are those of `records`. The types of what they return are the given ones, or found in the first batch:
+        dictionaries become structs, so that `pyarrow.Table.from_batches(scan.decoded(…)).flatten()` has a column for each field.
+        Raises SerializationError, MissingExtraError without pyarrow, and pyarrow's errors for an object of another type.
+        """
+        arrow, deserializers = _pyarrow(), Deserializers(key_deserializer, value_deserializer)
+        types = {"key": key_type, "value": value_type}
+        given = {"key": key_deserializer, "value": value_deserializer}
+        made = [name for name in self.columns if given.get(name) is not None]
+        for number, decoded in self._decoded(ALL_COLUMNS):
+            batch = arrow.RecordBatch._import_from_c_capsule(
+                _rows.arrow_schema(schema(self.columns)),
+                _rows.arrow_array(Layout(self.topic, number, self.columns).rows(decoded)),
+            )
+            records = [deserializers.record(each) for each in records_of(self.topic, number, decoded)] if made else []
+            for name in made:
+                column = arrow.array([getattr(each, name) for each in records], types[name])
+                types[name] = column.type
+                batch = batch.set_column(self.columns.index(name), name, column)
+            yield batch
+
     def batches(self) -> Iterator[Batch]:
         """The columns of the scan as numpy arrays, in the order of the partitions: chunks of about 5 MiB of the log.
 
@@ -249,10 +277,68 @@ class Scan(metaclass=other_clients.Hinting):
             raise ConfigError("count", expected="a number of records", found=repr(count))
         return list(islice(self.records(), count))
 
+    def tail(self, count: int = 10) -> list[Record[bytes, bytes]]:
+        """The last records, in the order of `records`. Only the data after them is read."""
+        return list(self.ending(count).records())
+
+    def ending(self, count: int) -> Scan:
+        """A scan of the last `count` records of this one, in the order of `records`; of all, if there are fewer.
+
+        The offsets of the last records are read for it: those of transactions and compacted topics are not consecutive.
+        """
+        if type(count) is not int or count < 0:
+            raise ConfigError("count", expected="a number of records", found=repr(count))
+        starts = {number: end for number, (_, end) in self._bounds.items()}
+        left = count
+        for number, (first, end) in sorted(self._bounds.items(), reverse=True):
+            width = left
+            while left and first < end:
+                start = max(first, end - width)
+                part = self.narrowed(partitions=number, start_offset=start)
+                offsets: list[int] = []
+                for _, decoded in part._chunks(("offset",)):
+                    assert decoded.offsets is not None
+                    offsets += decoded.offsets.tolist()
+                if len(offsets) >= left or start == first:
+                    starts[number] = offsets[-left] if len(offsets) >= left else first
+                    left = max(0, left - len(offsets))
+                    break
+                width *= 4
+        return self.narrowed(start_offset=starts)
+
+    def gradually(self, offsets: int = 128) -> Iterator[Scan]:
+        """The scan as consecutive scans, which together are the whole one. Who needs few records reads little.
+
+        The first one has `offsets` offsets of the first partition, each further one four times as many; the last one has the
+        rest. A partition of at most twice as many is not divided: both parts would read the blocks at their border.
+        """
+        if type(offsets) is not int or offsets < 1:
+            raise ConfigError("offsets", expected="a positive number of offsets", found=repr(offsets))
+        order = sorted(self._bounds)
+        for at, number in enumerate(order):
+            first, end = self._bounds[number]
+            is_short = end - first <= 2 * offsets
+            while first < end and offsets < GRADUAL_OFFSETS_MAX:
+                following = end if is_short else min(end, first + offsets)
+                yield self.narrowed(partitions=number, start_offset=first, end_offset=following)
+                first, offsets = following, 4 * offsets
+            if offsets >= GRADUAL_OFFSETS_MAX:
+                yield self.narrowed(partitions=order[at:], start_offset={number: first})
+                return
+
     @property
     def num_rows(self) -> int:
-        """The number of records. It is counted by a read of the whole scan: offsets alone do not show it."""
-        return sum(decoded.count for _, decoded in self._decoded(("offset",)))
+        """The number of records. It is counted by a read of the whole scan: offsets alone do not show it.
+
+        Records are decoded only where a bound lies within a batch, or to report the progress.
+        """
+        if self._progress is not None:
+            return sum(decoded.count for _, decoded in self._decoded(("offset",)))
+        source, count = self._source(("offset",)), 0
+        while (found := source.count()) is not None:
+            self._engine.check_open()
+            count += found
+        return count
 
     def search(self, pattern: SearchPattern, *, columns: Iterable[str] = ("key", "value"), invert: bool = False) -> Search:
         """The records whose key or value contains `pattern`: bytes, or a compiled regular expression for bytes or text.

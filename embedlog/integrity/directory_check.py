@@ -16,6 +16,7 @@ from embedlog.errors import EmbedlogError, StorageError
 from embedlog.integrity.partition_check import Checked, Known, PartitionCheck
 from embedlog.integrity.report import CheckReport, Finding
 from embedlog.storage import checkpoints, file_names, files, identity
+from embedlog.storage.manifest import Manifest, changed_by_others
 from embedlog.topic import TopicRegistry, is_internal
 
 Progress = Callable[[int, int], object]  # bytes read so far, all bytes
@@ -137,6 +138,18 @@ class Place(NamedTuple):
     identified: bool = True  # a file has named the topic's id
 
 
+def is_outdated(place: Place, visit: int) -> bool:
+    """Whether the manifest of a partition describes a time before a broker's last visit, as a load decides it."""
+    if place.topic_id is None:
+        return True
+    manifest = Manifest(place.path, identity.id_bytes(place.topic_id))
+    try:
+        manifest.refresh()
+    except EmbedlogError:  # a finding of the partition
+        return True
+    return changed_by_others(manifest, visit)
+
+
 class ClosedDirectory:
     """A directory that this process has not opened. Threads: one."""
 
@@ -145,6 +158,7 @@ class ClosedDirectory:
         self.path = path
         self.findings: list[Finding] = []
         self.clean, self.foreign = use or self._last_use()
+        self._visit = identity.read_visit(path)
         self.log_starts = self._offsets(file_names.LOG_STARTS)
         self.cleaned = self._offsets(file_names.CLEANER)
 
@@ -201,14 +215,15 @@ class ClosedDirectory:
     def known(self, place: Place) -> Known:
         """What the files of the directory say about a partition."""
         key = place.topic, place.number
+        foreign = self.foreign or is_outdated(place, self._visit)
         return Known(
             place.path,
             place.topic,
             place.number,
             place.topic_id,
-            place.gaps_allowed or self.foreign,
+            place.gaps_allowed or foreign,
             self.clean,
-            self.foreign,
+            foreign,
             self.log_starts.get(key, 0),
             place.compacted or self.cleaned.get(key, 0) > 0,
             place.identified,

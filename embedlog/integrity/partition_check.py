@@ -59,6 +59,7 @@ class Checked:
     segments: list[SegmentCheck] = field(default_factory=list)
     manifest: Manifest | None = None
     end: int | None = None  # the log end
+    epochs: checkpoints.EpochCache | None = None  # of the checkpoint; None if it cannot be read
 
 
 class PartitionCheck:
@@ -115,7 +116,7 @@ class PartitionCheck:
 
     def _read_epochs(self) -> None:
         try:
-            self._epochs = checkpoints.read_epochs(self._directory / file_names.EPOCHS)
+            self._epochs = self._checked.epochs = checkpoints.read_epochs(self._directory / file_names.EPOCHS)
         except EmbedlogError as problem:
             self._add_error("epochs", file_names.EPOCHS, problem)
 
@@ -288,7 +289,9 @@ class PartitionCheck:
     def _forgive_torn_tail(self, check: SegmentCheck) -> None:
         """PARTITIONCHECK-2."""
         known, last = self._known, check.spans[-1] if check.spans else None
-        if known.clean or known.segments is not None or last is None or last.problem is None or last.unproven:
+        if known.clean or known.segments is not None or last is None or last.problem is None:
+            return
+        if last.unproven or last.header:  # a whole batch
             return
         if last.end < check.segment.size or not last.problem.torn or last.first_offset < self._known.durable_offset():
             return

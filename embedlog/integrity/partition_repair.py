@@ -22,7 +22,7 @@ from embedlog.integrity.marker_repair import MARKER_BYTES, restored
 from embedlog.integrity.partition_check import Checked, Known
 from embedlog.integrity.segment_check import SegmentCheck
 from embedlog.integrity.spans import Span
-from embedlog.storage import file_names, files, identity
+from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, Manifest, SegmentInfo, Start
 
 COPY_BYTES = 1 << 20
@@ -50,22 +50,29 @@ class PartitionRepair:
             if each.kind == "gap":  # an opening for writing describes the segments as they are
                 self._note(f"the gap from offset {each.first_offset} to {each.end_offset - 1} is accepted")
         self._repair_caches(kinds)
+        if "overflow" in kinds:
+            self._note("a segment with offsets that its index cannot hold is split by the next load")
         files.sync_directory(self._directory)
 
     def _note(self, text: str) -> None:
         self.done.append(f"{self._known.topic}-{self._known.number}: {text}")
 
     def _repair_identity(self, kinds: set[str]) -> None:
-        if "identity" in kinds and self._known.topic_id is not None:
+        if "identity" not in kinds:
+            return
+        if self._known.topic_id is not None:
             identity.write_topic_id(self._directory, self._known.topic_id, self._mode)
             self._note(f"{file_names.PARTITION_METADATA} is written again")
+        else:  # nothing else knows the id: the next load gives the topic a new one
+            kept = files.set_damaged_aside(self._directory / file_names.PARTITION_METADATA)
+            self._note(f"{file_names.PARTITION_METADATA} is kept as {kept}: the topic gets a new id, unknown to its brokers")
 
     # ---- the log ---------------------------------------------------------------------------------
 
     def _repair_log(self) -> None:
         """SEGMENTCUT-3."""
         cut = [each for each in self._checked.segments if any(self._is_cut(span) or span.header for span in each.spans)]
-        long = [each for each in self._checked.segments if self._rest(each)]
+        long = [each for each in self._checked.segments if self._is_cut_behind(each)]
         for each in cut:
             self._write_without_damage(each)
         for each in long:
@@ -94,6 +101,14 @@ class PartitionRepair:
     @staticmethod
     def _is_cut(span: Span) -> bool:
         return span.problem is not None and not span.unproven and not span.header and span.end > span.start
+
+    def _is_cut_behind(self, each: SegmentCheck) -> bool:
+        """Whether bytes after the known end of a segment are cut: no batch that is valid in itself may be among them."""
+        rest = self._rest(each)
+        if rest and segment.has_batch(each.path, each.segment.size, each.segment.size + rest):
+            self._note(f"{each.path.name} is left as it is: batches follow byte {each.segment.size}, where it has ended")
+            return False
+        return rest > 0
 
     def _rest(self, each: SegmentCheck) -> int:
         """Bytes after the known end of a segment."""
@@ -221,12 +236,30 @@ class PartitionRepair:
                 files.unlink(found.path, missing_ok=True)
                 self._note(f"{Path(found.path).name} is removed")
         if kinds & {"epochs", "missing-epochs"}:
-            files.unlink(self._directory / file_names.EPOCHS, missing_ok=True)
+            self._repair_epochs()
             for each in self._checked.segments:
                 self._forget_indexes(each)
             self._note(f"{file_names.EPOCHS} is made again")
         if "manifest" in kinds:
             self._repair_manifest()
+
+    def _repair_epochs(self) -> None:
+        """Write the epochs of the batches. The last epoch that is known never falls: readers may have its records."""
+        made = checkpoints.EpochCache()
+        for each in self._checked.segments:
+            for epoch, start in each.epochs.entries:
+                if epoch > made.latest_epoch:
+                    made.assign(epoch, start)
+        manifest, noted = self._checked.manifest, self._checked.epochs
+        infos = [] if manifest is None else [*manifest.segments.values(), *([manifest.closed] if manifest.closed else [])]
+        highest = max([*(info.epoch for info in infos), -1 if noted is None else noted.latest_epoch], default=-1)
+        if highest > max(made.latest_epoch, 0):
+            made.assign(highest, self._end)
+        path = self._directory / file_names.EPOCHS
+        if made.entries:
+            checkpoints.write_epochs(path, made, self._mode)
+        else:  # only messages of magic 0 and 1, or no record
+            files.unlink(path, missing_ok=True)
 
     def _repair_manifest(self) -> None:
         manifest = self._checked.manifest
@@ -234,5 +267,8 @@ class PartitionRepair:
             files.unlink(self._directory / file_names.MANIFEST, missing_ok=True)
         else:
             closed = [] if manifest.closed is None else [manifest.closed]
-            manifest.rewrite([*manifest.segments.values(), *closed], manifest.start)
+            start = manifest.start
+            if not manifest.whole:  # its end is lost, perhaps with a newer start, which the checkpoint has
+                start = start._replace(offset=max(start.offset, self._known.log_start))
+            manifest.rewrite([*manifest.segments.values(), *closed], start)
         self._note(f"{file_names.MANIFEST} is written again")

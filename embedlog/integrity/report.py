@@ -46,8 +46,16 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
         "settings of topics, and empty topics, are unknown; while the file is damaged, the directory cannot be opened",
         "restore it from a backup, or a repair reads the topics from their directories; their settings are then the defaults",
     ),
-    "identity": (DAMAGE, "the identity of the directory or of a topic is unknown", _FROM_COPY),
-    "checkpoint": (DAMAGE, "an offset of the directory is unknown", _FROM_COPY),
+    "identity": (
+        DAMAGE,
+        "the identity of the directory or of a topic is unknown",
+        "restore it from a backup or another replica, or a repair gives a new one, which brokers of its cluster do not know",
+    ),
+    "checkpoint": (
+        DAMAGE,
+        "an offset of the directory is unknown",
+        "restore it from a backup, or a repair takes the log starts from the manifests and the first segments",
+    ),
     "checkpoint-cache": (CACHE, "offsets are read from the partitions", "the next process that writes makes it again"),
     "away": (
         DAMAGE,
@@ -61,6 +69,11 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {  # kind: severity, meaning, re
     ),
     "replica": (DAMAGE, "a replica is damaged, or differs from its leader", "a repair copies it from a complete replica"),
     "directory": (DAMAGE, "the directory cannot be opened", "a repair of the other findings, or a backup"),
+    "overflow": (
+        CACHE,
+        "a broker before Kafka 1.1 has merged too much into one segment: it is read without its index",
+        "the next process that writes splits the segment, as Kafka does",
+    ),
     "index": (CACHE, "reads by offset or time take longer", "a repair makes it again from the log"),
     "transaction-index": (CACHE, "readers of committed records must search for aborted ones", "a repair makes it again"),
     "digests": (CACHE, "later damage outside of Kafka's checksum can stay unseen", "a repair makes them again from the log"),

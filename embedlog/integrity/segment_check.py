@@ -16,10 +16,11 @@ from embedlog import index
 from embedlog._native.lazy_numpy import np
 from embedlog.errors import EmbedlogError
 from embedlog.format import aborted_transactions, record_batch
-from embedlog.format.record_batch import Batches
+from embedlog.format.record_batch import Batches, Problem
+from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.integrity.report import Finding
 from embedlog.integrity.spans import Expected, SegmentReader, Span
-from embedlog.segment import CompactionSigns
+from embedlog.segment import LEAPT, CompactionSigns, Leap
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import SegmentInfo
 
@@ -68,12 +69,14 @@ class SegmentCheck:
         self.findings: list[Finding] = []
         self.spans: list[Span] = []
         self.batches = 0
+        self.epochs = checkpoints.EpochCache()  # of its good batches
         self.has_epochs = False  # whether a batch carries a leader epoch: messages of magic 0 and 1 have none
         self.gaps: list[tuple[int, int]] = []  # inside: the first offset that is missing, and the first one after it
         self.end, self.epoch, self.digest = segment.next_offset, segment.epoch, 0
         self._offset_entries = self._time_entries = Entries(*(np.empty(0, np.int64),) * 2, *(np.empty(0, np.bool_),) * 2)
         self._newest_ms = -1
         self._last_end = segment.base
+        self._leap: Leap | None = None  # to the last batch
         self._aborts: dict[int, int] = {}  # by the offset of the marker: its producer
         self._other_epoch: tuple[int, int, int] | None = None  # position, expected, found
 
@@ -85,7 +88,8 @@ class SegmentCheck:
         self._last_end = segment.base
         gaps = segment.gaps_allowed if info is None else not info.gapless
         ceiling = segment.following if segment.following >= 0 else -1 if info is None else info.next_offset
-        expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch)
+        bounded = info is not None and info.next_offset - segment.base <= RELATIVE_MAX + 1
+        expected = Expected(segment.base, segment.size, segment.next_offset, ceiling, gaps, segment.epoch, bounded)
         usable = info is not None and info.digested
         with (
             files.opened(self.path) as fd,
@@ -99,6 +103,11 @@ class SegmentCheck:
         self.batches = reader.batches
         self.end, self.epoch, self.digest = reader.chain.next_offset, reader.chain.epoch, reader.chain.digest
         self._check_end(reader)
+        if not bounded:
+            self._check_leap()
+        if self.end - segment.base > RELATIVE_MAX + 1:
+            self._add("overflow", "offsets exceed the base of the segment by more than an index can hold", None,
+                      f"at most offset {segment.base + RELATIVE_MAX}", self.end - 1)  # fmt: skip
         self._check_indexes()
         self._check_digests()
         self._check_transactions()
@@ -129,6 +138,21 @@ class SegmentCheck:
         position = span.start if span.unproven else problem.position
         self._add(kind, problem.message, position, problem.expected, problem.found, None, span.first_offset, span.end_offset)
 
+    def _check_leap(self) -> None:
+        """Name the damaged base offset of the last batch by the rule of a load (LOADER-6); the offset before it is known."""
+        leap = self._leap
+        at = next((number for number in reversed(range(len(self.spans))) if self.spans[number].problem is None), None)
+        if leap is None or at is None or not leap.is_damage(self.segment.base):
+            return
+        whole = self.spans[at]
+        self.end = leap.expected + leap.end - leap.found
+        problem = Problem(leap.position, LEAPT, leap.expected, leap.found)
+        batch = Span(leap.position, whole.end, leap.expected, self.end, problem, header=True)
+        before = whole._replace(end=leap.position, end_offset=leap.expected)
+        self.spans[at : at + 1] = [before, batch] if before.end > before.start else [batch]
+        self.gaps = [gap for gap in self.gaps if gap != (leap.expected, leap.found)]
+        self._damage(batch)
+
     def _check_end(self, reader: SegmentReader) -> None:
         """Compare the end with what is known of it."""
         info, end = self.segment.info, reader.chain.next_offset
@@ -148,7 +172,7 @@ class SegmentCheck:
         self._judge_times(batches)
         self._signs.add(batches)
         self._note_gaps(batches)
-        self.has_epochs = self.has_epochs or bool((batches["leader_epoch"] != checkpoints.NO_EPOCH).any())
+        self._note_epochs(batches)
         for row in np.flatnonzero((batches["attributes"] & record_batch.CONTROL) != 0):
             self._note_marker(fd, batches[row : row + 1])
         if self._epochs is not None and self._other_epoch is None:
@@ -157,6 +181,14 @@ class SegmentCheck:
                 at, expected = wrong
                 self._other_epoch = int(batches["position"][at]), expected, int(batches["leader_epoch"][at])
 
+    def _note_epochs(self, batches: Batches) -> None:
+        """Note where epochs begin: they never fall within a log."""
+        epochs = batches["leader_epoch"]
+        self.has_epochs = self.has_epochs or bool((epochs != checkpoints.NO_EPOCH).any())
+        for row in np.flatnonzero(np.concatenate(([True], epochs[1:] != epochs[:-1]))).tolist():
+            if epochs[row] > self.epochs.latest_epoch:
+                self.epochs.assign(int(epochs[row]), int(batches["base_offset"][row]))
+
     def _note_gaps(self, batches: Batches) -> None:
         """Note the first gaps between batches."""
         ends = batches["base_offset"] + batches["last_offset_delta"] + 1
@@ -164,6 +196,7 @@ class SegmentCheck:
         rows = np.flatnonzero(batches["base_offset"] > before)
         self.gaps += [(int(before[row]), int(batches["base_offset"][row])) for row in rows[: GAPS_MAX - len(self.gaps)]]
         self._last_end = int(ends[-1])
+        self._leap = Leap(int(batches["position"][-1]), int(before[-1]), int(batches["base_offset"][-1]), self._last_end)
 
     def _note_marker(self, fd: int, batch: Batches) -> None:
         """Note an abort marker."""
@@ -210,7 +243,7 @@ class SegmentCheck:
                 "index", "the file ends inside an entry", len(raw), f"a multiple of {layout.itemsize} bytes", len(raw), name
             )
         rows = np.frombuffer(raw, layout, whole if count is None else min(count, whole))
-        if count is None:  # a preallocated file ends with zeros
+        if count is None and self.segment.following < 0:  # a preallocated file ends with zeros
             used = np.flatnonzero(rows["offset"])
             rows = rows[: int(used[-1]) + 1 if len(used) else 0]
         return rows

@@ -1,8 +1,8 @@
 """Reads a segment completely: the ranges of good batches, and the damaged ranges between them.
 
 SPANS-1  a good batch has a valid checksum, a valid header, and an offset after the previous batch
-SPANS-2  after damage the next batch is the one at the end that the damaged header names. If none is there, the next position with
-    a valid batch of plausible offsets is searched for
+SPANS-2  after damage the next batch is the one at the end that the damaged header names, whatever its offsets are. If none is
+    there, the next position with a valid batch of plausible offsets is searched for: a value can contain any bytes
 SPANS-3  a batch with a valid checksum is never damage: only its offset or epoch can be wrong. Where its neighbours leave room for
     exactly its records, its offset is known. Otherwise it is unproven, or records before it are missing
 SPANS-4  while digests are known they are compared. A mismatch makes the batches since the last match unproven, not damaged
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from embedlog import segment
 from embedlog.format.record_batch import Batches, Chain, Problem
+from embedlog.format.record_columns import LOG_OFFSET_MAX, RELATIVE_MAX
 from embedlog.segment import Walk
 from embedlog.storage import interval_digests
-
-OFFSETS_MAX: Final = 2**31 - 1  # of a segment
 
 Seen = Callable[[Batches], object]  # gets the good batches, with their positions in the file
 
@@ -49,6 +48,7 @@ class Expected(NamedTuple):
     ceiling: int = -1
     gaps_allowed: bool = True
     epoch: int = -1
+    bounded: bool = True  # its name bounds the offsets: embedlog wrote it
 
 
 class SegmentReader:
@@ -82,7 +82,7 @@ class SegmentReader:
 
     def _walk(self, at: int, end: int, records: interval_digests.Records | None) -> Walk:
         chain = self.chain
-        walk = Walk(self._fd, self._path, chain, at, end, records)
+        walk = Walk(self._fd, self._path, chain, at, end, records, bounded=self._expected.bounded)
         before = chain.next_offset, chain.epoch, chain.digest
         for batches in walk:
             before = chain.next_offset, chain.epoch, chain.digest
@@ -151,18 +151,13 @@ class SegmentReader:
     def _next_batch(self, at: int) -> tuple[int, int] | None:
         """Position and base offset of the next good batch after a damaged one (SPANS-2)."""
         named = segment.end_of_batch(self._fd, self._path, at, self._expected.size)
-        offset = None if named is None else self._batch_at(named)
-        if named is not None and offset is not None:
-            return named, offset
+        following = None if named is None else self._valid_at(named)
+        if named is not None and following is not None:
+            return named, following[0]  # also with impossible offsets: a batch that is valid in itself is never cut
         found = segment.search_batch(self._fd, self._path, at + 1, self._expected.size, *self._bounds())
         return None if found is None else (int(found["position"][0]), int(found["base_offset"][0]))
 
     def _bounds(self) -> tuple[int, int]:
         known = self._expected
-        high = known.base + OFFSETS_MAX
+        high = known.base + RELATIVE_MAX if known.bounded else LOG_OFFSET_MAX
         return self.chain.next_offset, high if known.ceiling < 0 else min(high, known.ceiling)
-
-    def _batch_at(self, position: int) -> int | None:
-        """The base offset of a good batch at a position, None if there is none, or if its offsets are not possible there."""
-        found, (low, high) = self._valid_at(position), self._bounds()
-        return found[0] if found is not None and low <= found[0] and found[1] <= high else None

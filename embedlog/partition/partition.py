@@ -22,7 +22,6 @@ from embedlog.partition.reader import Reader
 from embedlog.partition.replication.known_high_watermark import as_known
 from embedlog.partition.replication.refusals import check_without_replicas
 from embedlog.partition.replication.replica_log import ReplicaLog
-from embedlog.partition.segment_info import holds_data
 from embedlog.partition.segment_list import SegmentList
 from embedlog.partition.split_points import split_points
 from embedlog.partition.state import PartitionState
@@ -30,6 +29,7 @@ from embedlog.partition.sync import Syncer
 from embedlog.partition.time_pruning import TimePruning
 from embedlog.partition.writer import AppendWriter
 from embedlog.storage import file_names, files, locks
+from embedlog.storage.manifest import holds_data
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published

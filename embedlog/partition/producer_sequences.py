@@ -240,7 +240,7 @@ class ProducerSequences:
                     break
                 yield rows[:count], partial(_marker, fd, name, rows)
             if position < info.size:  # old messages, or damage: a full walk shows which
-                walk = Walk(fd, Path(name), Chain(gaps_allowed=True), position, info.size)
+                walk = Walk(fd, Path(name), Chain(gaps_allowed=True), position, info.size, bounded=False)
                 for data, batches in walk.chunks():
                     yield batches, producer_history.markers_in(data, batches)
                 if walk.problem is not None or walk.end < info.size:

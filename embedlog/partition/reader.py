@@ -26,6 +26,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, in_file
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_batch import Batches, Chain, Scanned, Window, batch_dtype, decode_some, joined, scan
+from embedlog.format.record_columns import RELATIVE_MAX
 from embedlog.index import Place
 from embedlog.partition.checks.digest_check import DigestCheck, corrupt
 from embedlog.partition.checks.epoch_check import EpochCheck
@@ -345,7 +346,8 @@ class Reader:
         expected = offset if info.gapless and offset >= 0 else -1
         if hint.position == 0:
             expected = info.base if info.gapless else -1
-        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless, segment_base=info.base)
+        bound = info.base if info.next_offset - info.base <= RELATIVE_MAX + 1 else -1  # a broker's that is not split yet
+        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless, segment_base=bound)
 
     def _read(
         self, path: Path, info: SegmentInfo, hint: Continuation, chain: Chain, max_bytes: int, pool: BufferPool | None

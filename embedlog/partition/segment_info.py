@@ -170,7 +170,7 @@ def _heads(fd: int, path: Path, base: int, start: int, size: int, last: int = OF
             count, at = system.walk_headers(fd, at, size, rows, base)
             found += heads(memoryview(rows)[: count * ROW_BYTES])
     except CorruptRecordError:  # of an old format, or damaged
-        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size)
+        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size, bounded=False)
         found = [head for part in walk.heads() for head in part]
         if walk.problem is not None or walk.end < size:
             return None
@@ -269,9 +269,3 @@ def published_empty(now: Published, base: int, jitter_ms: int) -> Published:
 def final_time_entry(now: Published) -> tuple[int, int] | None:
     """The time-index entry with which the active segment is closed; None if its last entry has the largest timestamp."""
     return (now.max_timestamp, now.max_timestamp_offset - now.segment_base) if now.max_timestamp > now.last_time_entry else None
-
-
-def holds_data(directory: Path) -> bool:
-    """Whether a segment has bytes."""
-    paths = (file_names.segment_path(directory, base) for base in file_names.bases(files.listing(directory)))
-    return any(found.size for path in paths if (found := files.facts_of(path)) is not None)

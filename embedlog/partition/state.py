@@ -26,11 +26,11 @@ from embedlog.partition.epoch_file import EpochFile
 from embedlog.partition.log_context import Bounds, Context, Traffic
 from embedlog.partition.recovery import dirty_mark, loader, producer_history
 from embedlog.partition.recovery.evidence import Loading
-from embedlog.partition.segment_info import active_info, holds_data, start_of
+from embedlog.partition.segment_info import active_info, start_of
 from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
 from embedlog.storage.call_deadline import NEVER_NS, bounded
 from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
-from embedlog.storage.manifest import Manifest, Start
+from embedlog.storage.manifest import Manifest, Start, changed_by_others
 
 logger = logging.getLogger("embedlog")
 
@@ -321,16 +321,7 @@ class PartitionState:
     def _changed_by_others(self) -> bool:
         """Whether a broker may have changed the files since the last load, in this incarnation or an earlier one."""
         self.manifest.refresh()
-        start = self.manifest.start
-        if start is None and self._was_never_ours():
-            return True
-        noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.context.visit
-        return self.context.foreign or noted != self.context.visit
-
-    def _was_never_ours(self) -> bool:
-        """Whether there are records, but no file that embedlog makes before or with its first record."""
-        names = (file_names.MANIFEST, file_names.DIRTY, file_names.DURABLE)
-        return not any(files.exists(self.path / name) for name in names) and holds_data(self.path)
+        return self.context.foreign or changed_by_others(self.manifest, self.context.visit)
 
     def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """The arguments of the loader."""
@@ -355,6 +346,7 @@ class PartitionState:
             gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=foreign,
             begun=dirty,
+            visited=self.context.visit != 0,
             producer_expiration_ms=self.context.producer_expiration_ms,
             work=self.context.loads,
         )

@@ -30,6 +30,7 @@ logger = logging.getLogger("embedlog")
 
 
 LONG_MAX = 2**63 - 1
+WAY_OUT = "restore the file, or let `embedlog repair --execute` mend it"
 NO_EPOCH = -1  # of a batch, and of every message of magic 0 and 1
 
 _LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() splits at more characters
@@ -48,7 +49,8 @@ Offsets = dict[tuple[str, int], int]
 def read_offsets(path: str | os.PathLike[str]) -> Offsets:
     """{(topic, partition): offset}; empty if the file is absent, or damaged and only a cache.
 
-    Raises ForeignDirectoryError if any other file is malformed, CorruptRecordError if the file is too large.
+    Raises ForeignDirectoryError if any other file is malformed, CorruptRecordError if it is too large, UnsupportedFormatError for
+    another version of it.
     """
     return _read_offsets(path) or {}
 
@@ -67,7 +69,7 @@ def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
     """As `read_offsets`, but None for a damaged cache."""
     try:
         return read_exactly(path)
-    except (ForeignDirectoryError, CorruptRecordError) as problem:
+    except (ForeignDirectoryError, CorruptRecordError) as problem:  # another version is of a newer program, and no damage
         if os.path.basename(os.fspath(path)) not in file_names.CACHES:
             raise
         logger.warning("damaged checkpoint ignored; it is a cache and will be rebuilt: %s", problem)
@@ -154,7 +156,7 @@ def number_of(path: str | os.PathLike[str], line: int, text: str, largest: int) 
 
 def malformed(path: str | os.PathLike[str], line: int, expected: object, found: object) -> ForeignDirectoryError:
     """The error for a malformed line."""
-    return ForeignDirectoryError(f"malformed line {line}", path=path, expected=expected, found=found)
+    return ForeignDirectoryError(f"malformed line {line}; {WAY_OUT}", path=path, expected=expected, found=found)
 
 
 # ---- leader epochs of a partition ----------------------------------------------------------------

@@ -55,7 +55,7 @@ UNFINISHED: Final = "embedlog.backup"  # an incomplete copy
 SERVER_PROPERTIES: Final = "embedlog.server.properties"
 
 # Caches: a damaged one counts as absent and is rebuilt. All other files are authoritative.
-CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS)
+CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER)
 
 _OF_PARTITION: Final = frozenset(
     (LOCK, PAGE, SYNC_LOCK, DURABLE, MANIFEST, DIRTY, PROMISE, EPOCHS, PARTITION_METADATA)

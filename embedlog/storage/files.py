@@ -36,6 +36,7 @@ EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
 SYNCS_MAX: Final = 64  # as in api/system.h
 INTERRUPTS_MAX: Final = 1000  # of one call in a row; then the file system is considered broken
+DAMAGED: Final = ".damaged"  # the end of the name of a file that is set aside
 WHOLE_BYTES_MAX: Final = 64 << 20  # limit for a file that is read whole: checkpoints of 100,000 partitions use a third of it
 
 
@@ -167,6 +168,13 @@ def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     checked(system.rename(os.fspath(source), os.fspath(target)), source, f"rename to {os.path.basename(os.fspath(target))}")
+
+
+def set_damaged_aside(path: str | os.PathLike[str]) -> str:
+    """Rename a file that cannot be read, so that it counts as absent; its name now. The caller syncs the directory."""
+    kept = os.fspath(path) + DAMAGED
+    rename(path, kept)
+    return os.path.basename(kept)
 
 
 def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

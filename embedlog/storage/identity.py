@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import files
-from embedlog.storage.checkpoints import lines_of, malformed, number_of
+from embedlog.storage.checkpoints import WAY_OUT, lines_of, malformed, number_of
 from embedlog.storage.file_names import CLEAN_MARK, INT_MAX, META_PROPERTIES, PARTITION_METADATA, VISIT
 
 logger = logging.getLogger("embedlog")
@@ -132,7 +132,7 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
     node = _propertynumber(path, found, "node.id" if version == 1 else "broker.id", None)
     cluster = found.pop("cluster.id", "")
     if not cluster and version > 0:
-        raise ForeignDirectoryError("cluster.id is missing", path=path)
+        raise ForeignDirectoryError(f"cluster.id is missing; {WAY_OUT}", path=path)
     directory_id = found.pop("directory.id", None)
     if directory_id is not None:
         _check_directory_id(path, directory_id)
@@ -167,15 +167,16 @@ def _check_directory_id(path: Path, text: str) -> None:
     try:
         raw = id_bytes(text)
     except ValueError as problem:
-        raise ForeignDirectoryError("directory.id", path=path, expected="a UUID in base64", found=str(problem)) from None
+        message = f"directory.id; {WAY_OUT}"
+        raise ForeignDirectoryError(message, path=path, expected="a UUID in base64", found=str(problem)) from None
     if raw[:8] == bytes(8) and int.from_bytes(raw[8:]) < 100:
-        raise ForeignDirectoryError("directory.id is one that Kafka reserves", path=path, found=text)
+        raise ForeignDirectoryError(f"directory.id is one that Kafka reserves; {WAY_OUT}", path=path, found=text)
 
 
 def _propertynumber(path: Path, found: dict[str, str], key: str, default: str | None) -> int:
     text = found.pop(key, default)
     if text is None or not _NUMBER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
-        raise ForeignDirectoryError(key, path=path, expected="an integer from 0", found=repr(text))
+        raise ForeignDirectoryError(f"{key}; {WAY_OUT}", path=path, expected="an integer from 0", found=repr(text))
     return int(text)
 
 

@@ -292,3 +292,23 @@ class Manifest:
         if files.exists(self.path):
             with files.opened(self.path) as fd:
                 files.datasync(fd, self.path)
+
+
+def changed_by_others(manifest: Manifest, visit: int) -> bool:
+    """Whether others may have changed a partition since its manifest was written. `visit`: the last one of the directory.
+
+    Without a manifest they did if there are records, but no file that embedlog makes before or with its first record.
+    """
+    start, directory = manifest.start, manifest.path.parent
+    written = files.exists(manifest.path)
+    if start is not None:
+        return start.visit != visit
+    if not written and not any(files.exists(directory / name) for name in (file_names.DIRTY, file_names.DURABLE)):
+        return holds_data(directory)
+    return written and visit != 0
+
+
+def holds_data(directory: Path) -> bool:
+    """Whether a segment has bytes."""
+    paths = (file_names.segment_path(directory, base) for base in file_names.bases(files.listing(directory)))
+    return any(found.size for path in paths if (found := files.facts_of(path)) is not None)

@@ -11,6 +11,7 @@ import pytest
 import embedlog
 from embedlog.cli.program import main
 from embedlog.integrity import report
+from embedlog.integrity.directory_check import check_closed
 from tests.support.broker_directories import GENERATIONS, Generation, batch, build
 
 NEWEST = GENERATIONS[-1]
@@ -99,3 +100,53 @@ def test_the_status_follows_from_the_severity(
     output = capsys.readouterr().out
     for text in (f"{severity}: file: message", meaning, remedy):
         assert text in output
+
+
+def test_a_manifest_from_before_a_visit_describes_nothing(tmp_path: Path) -> None:
+    """A broker wrote after the manifest, and embedlog has opened the directory since, but not this partition."""
+    path = dense(tmp_path)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        expected = [each.offset for each in log.scan("t").records()]
+    log_file = path / "t-0" / f"{200:020d}.log"
+    log_file.write_bytes(log_file.read_bytes() + b"".join(batch(at, [(at, None, b"b")], epoch=4) for at in range(204, 300)))
+    for name in ("index", "timeindex"):
+        (path / "t-0" / f"{200:020d}.{name}").unlink()
+    (path / ".kafka_cleanshutdown").unlink()
+    (path / ".kafka_cleanshutdown").write_bytes(NEWEST.mark)
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        log.create_topic("other")
+    found = embedlog.check(path)
+    assert not found.damaged, str(found)
+    checked = check_closed(path)
+    assert not checked.damaged, str(checked)
+    repaired = embedlog.repair(path)
+    assert not repaired.damaged
+    assert not list((path / "t-0").glob("embedlog.cut-*"))
+    with embedlog.open(path, config={"housekeeping": False}) as log:
+        assert [each.offset for each in log.scan("t").records()] == [*expected, *range(204, 300)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "emptied"),
+    [("29 2000", True), ("29 1000", True), ("3 0\n9 100", False), ("29 0", False), ("3 0\n29 5000", False), ("", False)],
+)
+def test_a_repair_keeps_the_last_epoch(tmp_path: Path, epochs: str, emptied: bool) -> None:
+    path = dense(tmp_path)
+    partition = path / "t-0"
+    if emptied:
+        for each in partition.glob("0*"):
+            each.unlink()
+        (partition / f"{1000:020d}.log").touch()
+        (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1000\n")
+    lines = epochs.splitlines()
+    (partition / "leader-epoch-checkpoint").write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    repaired = embedlog.repair(path)
+    assert not repaired.damaged, str(repaired)
+    highest = max(int(line.split()[0]) for line in [*lines, "4 100"][: len(lines) or None])
+    with embedlog.open(path, config={"housekeeping": False}) as log, log.producer() as producer:
+        before = [each.leader_epoch for each in log.scan("t").records()]
+        assert before == ([] if emptied else [3] * 100 + [4] * 104)
+        offset = producer.send("t", b"new").result().offset
+        assert offset == (1000 if emptied else 204)
+        [new] = log.scan("t", start_offset=offset).records()
+        assert new.leader_epoch >= highest

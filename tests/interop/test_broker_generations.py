@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,24 @@ def test_a_reader_says_once_what_a_writer_would_cut(
     said = [each.getMessage() for each in caplog.records if "would cut" in each.getMessage()]
     assert len(said) == 1
     assert f"{TORN_BYTES} bytes" in said[0]
+
+
+@pytest.mark.parametrize("damage", ["absent", "zeroed"])
+def test_a_brokers_log_without_manifest_and_durable_record_is_not_cut(tmp_path: Path, damage: str) -> None:
+    """A power loss can leave both as zeros, beside the mark of a process that has begun to write."""
+    path = build(tmp_path / "left", GENERATIONS[-1], closed=True, whole=False, compacted=True)
+    expected = read_partition(path / "t-0")
+    with embedlog.open(path, config=CONFIG) as log, log.producer() as producer:
+        producer.send("t", b"new", key=b"n").result()
+        shutil.copytree(path, tmp_path / "killed")
+    for name in ("embedlog.manifest", "embedlog.durable", "embedlog.page"):
+        found = tmp_path / "killed" / "t-0" / name
+        if damage == "absent":
+            found.unlink(missing_ok=True)
+        elif found.exists():
+            found.write_bytes(bytes(found.stat().st_size))
+    assert (tmp_path / "killed" / "t-0" / "embedlog.dirty").exists()
+    for read_only in (True, False, True):
+        with embedlog.open(tmp_path / "killed", read_only=read_only, config=CONFIG) as log:
+            assert records(log)[: len(expected)] == expected
+    assert not list((tmp_path / "killed" / "t-0").glob("embedlog.cut-*"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from importlib import import_module
+from importlib.util import find_spec
 
 import embedlog
 from embedlog import NewTopic, OffsetAndMetadata, TopicPartition
@@ -282,5 +284,26 @@ def scan_ahead(world: World) -> Use:
     def call() -> None:
         assert log.scan(name).to_arrow().num_rows == 24_000
         assert log.scan(name).search(b"39993999").count() == 6
+
+    return Use(call)
+
+
+@verb("Log.sql")
+def sql(world: World) -> Use:
+    """DuckDB calls back into a scan, and makes an error of its own of an interrupt there. Its modules were imported before."""
+    filled(world)
+    if find_spec("duckdb") is None or find_spec("pyarrow") is None:
+        return Use(lambda: None)  # the extra is not installed
+    duckdb = import_module("duckdb")
+    import_module("pyarrow.dataset")
+
+    def call() -> None:
+        try:
+            found = world.log.sql(f'select count(*) as count from "{READ}" where "offset" >= 10')
+        except duckdb.Error as problem:
+            if "KeyboardInterrupt" not in str(problem):
+                raise
+            raise KeyboardInterrupt from problem
+        assert found.to_pydict() == {"count": [2 * (COUNT - 10)]}
 
     return Use(call)

@@ -229,10 +229,11 @@ def test_a_brokers_log_that_ends_before_its_recovery_point_is_damaged(closed: Pa
         read(path, read_only=read_only)
 
 
-@pytest.mark.parametrize(("number", "bit"), [(1, 10), (1, 33), (-1, 33), (-1, 40)])
-def test_a_base_offset_that_leapt_in_an_unclean_log_of_a_broker_is_damage(closed: Path, number: int, bit: int) -> None:
-    """The sound batches that follow it are no torn tail, and an offset that no segment can hold is no offset."""
-    path = as_a_brokers(copied(closed), clean=False)
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize(("number", "bit"), [(1, 10), (1, 33), (-1, 31), (-1, 33), (-1, 40)])
+def test_a_base_offset_that_leapt_in_a_log_of_a_broker_is_damage(closed: Path, number: int, bit: int, clean: bool) -> None:
+    """The sound batches that follow it are no torn tail, and an offset that one bit put beyond its segment is no offset."""
+    path = as_a_brokers(copied(closed), clean=clean)
     (path / file_names.RECOVERY_POINTS).unlink()
     last = logs(path)[-1]
     flip(last, heads(last)[number] + 7 - bit // 8, bit % 8)
@@ -240,7 +241,44 @@ def test_a_base_offset_that_leapt_in_an_unclean_log_of_a_broker_is_damage(closed
     for read_only in (True, False):
         with pytest.raises(embedlog.CorruptRecordError):
             read(path, read_only=read_only)
-    assert contents(path) == before
+    if not clean:  # an opening for writing removes the mark of a broker's orderly close
+        assert contents(path) == before
+    report = embedlog.check(path)
+    assert str(last) in [each.path for each in report.findings if each.severity == "damage"], str(report)
+    if number == -1:
+        assert [(each.kind, each.position) for each in report.findings if each.path == str(last)] == [
+            ("headers", heads(last)[-1])
+        ]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize("bit", [31, 33, 62])
+def test_a_repair_restores_the_base_offset_that_leapt_out_of_its_segment(closed: Path, bit: int, clean: bool) -> None:
+    path = as_a_brokers(copied(closed), clean=clean)
+    (path / file_names.RECOVERY_POINTS).unlink()
+    last = logs(path)[-1]
+    flip(last, heads(last)[-1] + 7 - bit // 8, bit % 8)
+    assert not embedlog.repair(path).damaged
+    for read_only in (True, False):
+        assert read(path, read_only=read_only) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+def test_a_base_offset_that_leapt_beyond_the_next_segment_is_damage_and_splits_nothing(closed: Path, clean: bool) -> None:
+    path = as_a_brokers(copied(closed), clean=clean)
+    (path / file_names.RECOVERY_POINTS).unlink()
+    for each in logs(path)[-3:-1]:
+        each.with_suffix(".index").unlink()
+    middle = logs(path)[-2]
+    flip(middle, heads(middle)[-1] + 7 - 33 // 8, 33 % 8)
+    before = [each.read_bytes() for each in logs(path)]
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError) as noticed:
+            read(path, read_only=read_only)
+        assert noticed.value.path == str(middle)
+    assert [each.read_bytes() for each in logs(path)] == before
+    assert not embedlog.repair(path).damaged
+    assert read(path, read_only=False) == list(range(COUNT))
 
 
 def test_a_segment_larger_than_any_can_be_is_refused(closed: Path) -> None:

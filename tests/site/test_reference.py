@@ -41,7 +41,7 @@ OF_MODULES = {"assignors", "partitioners", "serializers", "__version__"}  # name
 WITHOUT_ALL = {  # modules that list no names
     "embedlog.assignors": ["ASSIGNORS", "Assignment", "Assignor", "Member", "assign_range", "assign_round_robin", "assign_sticky",
                            "assign_cooperative_sticky"],
-    "embedlog.duckdb": ["register", "table"],
+    "embedlog.duckdb": ["register", "sql", "table"],
     "embedlog.exporters.opentelemetry": ["instrument"],
     "embedlog.exporters.prometheus": ["Collector", "text"],
     "embedlog.polars": ["scan"],

@@ -27,10 +27,19 @@ typedef struct {
 
 static PyTypeObject *owner_type, *view_type;
 
+/* A producer's release function can run Python code, which must not see the exception because of which an object is dropped. */
+#define WITHOUT_EXCEPTION(call)                              \
+    do {                                                     \
+        PyObject *kind, *value, *traceback;                  \
+        PyErr_Fetch(&kind, &value, &traceback);              \
+        call;                                                \
+        PyErr_Restore(kind, value, traceback);               \
+    } while (0)
+
 static void owner_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     Owner *self = (Owner *)object;
-    if (self->array.release) self->array.release(&self->array);
+    if (self->array.release) WITHOUT_EXCEPTION(self->array.release(&self->array));
     PyObject_Free(object);
     Py_DECREF(type);
 }
@@ -116,17 +125,25 @@ static int64_t buffer_size(const char *format, const struct ArrowArray *array, i
     }
     if (is_bytes(format) && number == 2) return last_offset(array->buffers[1], rows, wide);
     if (number != 1) return -1;
-    if (is_bytes(format) || is_list(format)) return array->buffers[1] ? (rows + 1) * (wide ? 8 : 4) : 0;
+    if (is_bytes(format) || is_list(format)) return array->buffers[1] ? (rows + 1) * (wide ? 8 : 4) : rows ? -1 : 0;
     int64_t width = fixed_width(format), size;
     return width < 0 || __builtin_mul_overflow(rows, width, &size) ? -1 : size;
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
+/* The buffers that an array of a format has, at least: views have more. 0: the format is not supported, and its buffers are not looked at. */
+static int64_t buffers_least(const char *format) {
+    if (is_bytes(format) || is_byte_view(format)) return 3;
+    if (is_list(format) || fixed_width(format) >= 0) return 2;
+    return strcmp(format, "+s") ? 0 : 1;
+}
+
 static PyObject *buffers_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner) {
-    int known = is_bytes(schema->format) || is_byte_view(schema->format) || is_list(schema->format) || fixed_width(schema->format) >= 0 ||
-                !strcmp(schema->format, "+s");
-    Py_ssize_t count = known ? (Py_ssize_t)array->n_buffers : 0;
+    int64_t least = buffers_least(schema->format);
+    if (array->n_buffers < least || (array->n_buffers > least && least && !is_byte_view(schema->format)) || array->n_buffers > INT32_MAX)
+        return PyErr_SetString(PyExc_ValueError, "the Arrow array does not fit its schema: it has another number of buffers"), NULL;
+    Py_ssize_t count = least ? (Py_ssize_t)array->n_buffers : 0;
     PyObject *views = PyTuple_New(count);
     for (Py_ssize_t i = 0; views && i < count; i++) {
         int64_t size = array->buffers[i] || i ? buffer_size(schema->format, array, i) : -1;
@@ -213,8 +230,8 @@ static PyTypeObject *stream_type;
 static void stream_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     Stream *self = (Stream *)object;
-    if (self->schema.release) self->schema.release(&self->schema);
-    if (self->stream.release) self->stream.release(&self->stream);
+    if (self->schema.release) WITHOUT_EXCEPTION(self->schema.release(&self->schema));
+    if (self->stream.release) WITHOUT_EXCEPTION(self->stream.release(&self->stream));
     if (self->turn) PyThread_free_lock(self->turn);
     PyObject_Free(object);
     Py_DECREF(type);

@@ -28,6 +28,7 @@ MANIFEST = "embedlog-export.json"
 VERSION = 1
 MANIFEST_BYTES_MAX = 64 << 20  # that of 100,000 topics has about half of it
 PART = ".part"
+SUFFIXES = {"delta": "parquet"}  # of the files, if it is not the name of the format
 
 _FILE = re.compile(r"([0-9]{1,10})-([0-9]{20})-([0-9]{20})\.(parquet|arrow|jsonl|csv)")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -114,7 +115,7 @@ class ExportDirectory:
         if topics.get(topic.name) != facts:
             topics[topic.name] = facts
             data = json.dumps(self._manifest, indent=2).encode()
-            _stored(self.path / MANIFEST, lambda file: file.write(data))
+            store(self.path / MANIFEST, lambda file: file.write(data))
         place = self.path / topic.name
         if not place.exists():  # after the manifest, which makes the directory an export
             place.mkdir()
@@ -136,8 +137,9 @@ class ExportDirectory:
 
     def store(self, topic: str, partition: int, start: int, end: int, write: Callable[[BinaryIO], int]) -> Stored | None:
         """Write one file (EXPORTDIR-1); `write` returns the number of records. None, and no file, if it has no records."""
-        path = self.path / topic / f"{partition}-{start:020}-{end:020}.{self._settings.layout}"
-        count = _stored(path, write)
+        suffix = SUFFIXES.get(self._settings.layout, self._settings.layout)
+        path = self.path / topic / f"{partition}-{start:020}-{end:020}.{suffix}"
+        count = store(path, write)
         return Stored(path, count) if count else None
 
     def close(self) -> None:
@@ -198,8 +200,8 @@ def _is_manifest(found: dict[str, Any]) -> bool:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def _stored(path: Path, write: Callable[[BinaryIO], int]) -> int:
-    """What `write` returns; the file is kept if that is not 0."""
+def store(path: Path, write: Callable[[BinaryIO], int]) -> int:
+    """Write a file that is complete or absent (EXPORTDIR-1); what `write` returns. The file is kept if that is not 0."""
     part = path.with_name(f".{path.name}{PART}")
     try:
         with part.open("wb") as file:

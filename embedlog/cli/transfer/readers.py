@@ -198,7 +198,7 @@ def _lines(file: BinaryIO, path: str, first: int) -> Iterator[ListRows]:
     yield from list_rows(file, first, GROUP_BYTES)
 
 
-READERS: dict[str, Read] = {"parquet": _parquet, "arrow": _arrow, "jsonl": _lines, "csv": _csv}
+READERS: dict[str, Read] = {"parquet": _parquet, "delta": _parquet, "arrow": _arrow, "jsonl": _lines, "csv": _csv}
 SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 

@@ -21,14 +21,23 @@ GROUP_BYTES = 64 << 20  # of a row group of a parquet file
 
 
 def _parquet(scan: Scan, file: BinaryIO, compression: str) -> int:
+    return _parquet_file(scan, file, compression, None)
+
+
+def _parquet_file(scan: Scan, file: BinaryIO, compression: str, timestamps: str | None) -> int:
     from pyarrow import Table, parquet
 
     rows = 0
-    with parquet.ParquetWriter(file, scan.schema, compression=compression) as writer:
+    with parquet.ParquetWriter(file, scan.schema, compression=compression, coerce_timestamps=timestamps) as writer:
         for group in _groups(scan):
             writer.write_table(Table.from_batches(group))
             rows += sum(batch.num_rows for batch in group)
     return rows
+
+
+def _delta(scan: Scan, file: BinaryIO, compression: str) -> int:
+    """A parquet file of a Delta table: its timestamps have microseconds."""
+    return _parquet_file(scan, file, compression, "us")
 
 
 def _groups(scan: Scan) -> Iterator[list[pyarrow.RecordBatch]]:
@@ -75,8 +84,9 @@ def _lines(scan: Scan, file: BinaryIO, compression: str) -> int:
     return rows
 
 
-WRITERS: dict[str, Write] = {"parquet": _parquet, "arrow": _arrow, "jsonl": _lines, "csv": _csv}
-COMPRESSIONS = {"parquet": ("zstd", "none", "snappy", "gzip", "lz4", "brotli"), "arrow": ("zstd", "none", "lz4")}
+WRITERS: dict[str, Write] = {"parquet": _parquet, "delta": _delta, "arrow": _arrow, "jsonl": _lines, "csv": _csv}
+_OF_PARQUET = ("zstd", "none", "snappy", "gzip", "lz4", "brotli")
+COMPRESSIONS = {"parquet": _OF_PARQUET, "delta": _OF_PARQUET, "arrow": ("zstd", "none", "lz4")}
 
 
 def check_installed(layout: str) -> None:

@@ -1,4 +1,4 @@
-"""Contains the verb `export`: topics as parquet, Arrow IPC, JSON lines or CSV files.
+"""Contains the verb `export`: topics as parquet, Delta tables, Arrow IPC, JSON lines or CSV files.
 
 EXPORT-1  a second run continues after the first, also after a kill: no record is lost or exported twice
 """
@@ -20,6 +20,7 @@ from embedlog.cli.output import document, size_of, table
 from embedlog.cli.progress import progress
 from embedlog.cli.ranges import Range, range_of, range_options, topics_of
 from embedlog.cli.terminal import tell
+from embedlog.cli.transfer import delta_log
 from embedlog.cli.transfer.export_directory import ExportDirectory, Settings
 from embedlog.cli.transfer.writers import COMPRESSIONS, WRITERS, check_installed
 
@@ -36,7 +37,8 @@ FILE_MIB = 256
 def export(destination: Path, **options: Any) -> int:
     """Write the records of TOPICS (all if none is given) to files in DESTINATION, and continue an earlier export to it.
 
-    A file is DESTINATION/TOPIC/PARTITION-START-END.FORMAT, with the offsets from START up to END.
+    A file is DESTINATION/TOPIC/PARTITION-START-END.FORMAT, with the offsets from START up to END. With --format delta
+    DESTINATION/TOPIC is a table of Delta Lake, to which each export adds.
     JSON: a list of {"file", "topic", "partition", "start_offset", "end_offset", "records", "bytes"}, one for each new file.
     """
     layout: str = options["layout"]
@@ -52,6 +54,8 @@ def export(destination: Path, **options: Any) -> int:
         with ExportDirectory(destination, settings) as directory:
             parts = _parts(log, directory, topics, span, options["file_mib"] << 20)
             rows = _export(directory, parts, lambda scan, file: WRITERS[layout](scan, file, compression))
+            for topic in topics if layout == "delta" else ():
+                delta_log.commit(destination, topic)
     if current().json:
         document(rows)
     elif rows:

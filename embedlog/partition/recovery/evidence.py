@@ -10,7 +10,8 @@ EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoi
             has truncated the leader epochs to the new log start. The manifest stores a start of ours before the checkpoints do
 EVIDENCE-7  what is not known proves nothing. Only a manifest, or the mark of a first process that never synced, shows that a log
             is embedlog's and has no gaps: then a segment behind a gap is the remains of a lost page cache. In any other log the
-            offsets between two segments were removed by a compaction, and a whole later segment is never a tail
+            offsets between two segments were removed by a compaction, and a whole later segment is never a tail. In a directory
+            that a broker has used the mark proves nothing: manifest and durable record can be lost, and the log be the broker's
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from embedlog._native.lazy_numpy import np
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Problem
-from embedlog.format.record_columns import Batches
+from embedlog.format.record_columns import RELATIVE_MAX, Batches
 from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
@@ -60,6 +61,7 @@ class Loading(NamedTuple):
     foreign: bool = False  # a broker wrote here after the last embedlog process: the manifest may be outdated
     producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
     begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
+    visited: bool = False  # a broker has ever used the directory
     in_set: bool = False  # the directory belongs to a set: recovery begins no epoch and keeps the newest one (REPLICA-17)
 
 
@@ -89,7 +91,7 @@ class Evidence:
         published = floor.log_end if floor is not None else 0
         self.end = max(loading.recovery_point, loading.known_durable, published, closed.next_offset if closed is not None else 0)
         self.log_start = loading.log_start if self._start is None else self._start.offset
-        never_synced = loading.begun and self.end == 0  # the first sync of a log includes its manifest
+        never_synced = loading.begun and self.end == 0 and not loading.visited  # the first sync of a log includes its manifest
         self.has_no_gaps = own and (self._start is not None or never_synced)  # EVIDENCE-7
 
     # ---- which segments there are ----------------------------------------------------------------
@@ -179,6 +181,8 @@ class Evidence:
         below = following <= self.end
         if info is not None and info.size == size and info.next_offset == following and indexed and (loading.clean or below):
             return self._remembered(info)
+        if following - base > RELATIVE_MAX + 1:
+            return None  # a cleaner of an old broker may have left offsets that no index holds
         if not loading.clean and not below:
             return None
         if info is not None and not loading.foreign:
@@ -266,6 +270,10 @@ class Evidence:
             found.append(Point(floor.segment_size, floor.log_end, digest, bool(floor.flags & GAPLESS), True))
         return sorted(found, key=lambda point: (point.size, point.must))
 
+    def is_described(self, base: int) -> bool:
+        """Whether embedlog has described the segment, or the log has no gaps: then its name bounds its offsets."""
+        return self.has_no_gaps or base in self._known or (self._closed is not None and self._closed.base == base)
+
     def gaps_in(self, base: int, *, last: bool) -> bool:
         """Whether offsets may be missing in a segment."""
         if self.loading.foreign:
@@ -310,7 +318,7 @@ class Evidence:
         path = file_names.segment_path(self._directory, base)
         self.signs.begin(base)
         with files.opened(path) as fd:
-            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base)):
+            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, self.size(base), bounded=False):
                 self.signs.add(batches)
         return self.signs.found
 
@@ -326,6 +334,7 @@ class Run:
         self.gapless = True
         self.has_gap = False  # whether offsets are missing before the last batch
         self.gaps: list[tuple[int, int]] = []  # the first ones: missing from, to
+        self.leap: segment.Leap | None = None  # to the last batch
         self._end = base
 
     def add(self, batches: Batches) -> None:
@@ -338,6 +347,7 @@ class Run:
         if len(self.gaps) < GAPS_NAMED_MAX:
             self.gaps += [(int(before[at]), int(bases[at])) for at in leaps[:GAPS_NAMED_MAX]]
         self._end = int(ends[-1])
+        self.leap = segment.Leap(int(batches["position"][-1]), int(before[-1]), int(bases[-1]), self._end)
 
 
 class Comparison:

@@ -7,6 +7,9 @@ LOADER-3  batches after a gap are never used again: they are set aside with the 
     (`Evidence.has_no_gaps`). What others left is cut only at its end, and only where no batch with a valid checksum follows
 LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be interrupted anywhere
 LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new leader epoch
+LOADER-6  a segment of others with offsets that an index cannot hold is split first (`overflow`). A load without the right to
+    write reads it without indexes, and continues the log in an empty segment after it. Its batches must be valid, rise, end below
+    the next segment, and not differ by one changed bit from an offset that continues the log
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
-from embedlog.partition.recovery import leftovers, log_epochs
+from embedlog.partition.recovery import leftovers, log_epochs, overflow
 from embedlog.partition.recovery import producer_history as history
 from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run
 from embedlog.partition.segment_info import built_info, info_from_files, published_of
@@ -60,11 +63,28 @@ def load(loading: Loading) -> Loaded:
     began_s, manifest = monotonic(), Manifest(loading.directory, loading.topic_id)
     manifest.refresh()
     known = {} if loading.gaps_allowed else manifest.segments
-    names = leftovers.settle(loading.directory, known, write=loading.write, foreign=loading.foreign)
-    loaded = _Loader(loading, names, manifest).run()
+    while True:
+        names = leftovers.settle(loading.directory, known, write=loading.write, foreign=loading.foreign)
+        try:
+            loaded = _Loader(loading, names, manifest).run()
+            break
+        except _OverflowError as problem:  # LOADER-6
+            logger.warning(
+                "split %s: offsets exceed its base by more than 2^31 - 1, as a broker's cleaner before Kafka 1.1 left them",
+                file_names.segment_path(loading.directory, problem.base),
+            )
+            overflow.split(loading.directory, problem.base, loading.mode, foreign=loading.foreign)
     loaded.recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
     loaded.spent_s = monotonic() - began_s
     return loaded
+
+
+class _OverflowError(Exception):
+    """A segment has to be split before the load."""
+
+    def __init__(self, base: int) -> None:
+        super().__init__(base)
+        self.base = base
 
 
 class _Loader:
@@ -116,6 +136,9 @@ class _Loader:
             if not whole and not last:
                 self._drop(self.bases[number + 1 :])
                 break
+            if last and overflow.exceeds(base, info.next_offset):  # only a reader comes here
+                info, active, _ = self._examine(info.next_offset, None, None)
+                segments.append(info)
         if active is None:
             raise AssertionError("the last segment is always examined")
         return self._finish(segments, active)
@@ -228,7 +251,7 @@ class _Loader:
         end = size if agreed is None or agreed.agreed is None else agreed.agreed
         epochs = self.epochs if own else None
         with files.opened(path) as fd, interval_digests.opened(self.directory, base, usable=own) as records:
-            walk = segment.Walk(fd, path, chain, 0, end, records, epochs)
+            walk = segment.Walk(fd, path, chain, 0, end, records, epochs, bounded=self.evidence.is_described(base))
             for batches in walk:
                 comparison.passed(batches, walk.before)
                 run.add(batches)
@@ -244,6 +267,11 @@ class _Loader:
         comparison.ended(walk.end, chain.digest, problem)
         if walk.end < size:
             self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
+        self._check_leap(base, path, run, following)
+        overflows = overflow.exceeds(base, chain.next_offset)
+        if overflows and loading.write:
+            raise _OverflowError(base)
+        if walk.end < size:
             self._cut(base, path, walk.end, size, problem)
         for gap in run.gaps:
             self.evidence.note_gap(*gap)
@@ -263,6 +291,8 @@ class _Loader:
         info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
             flags=DIGESTED | (GAPLESS if gapless else 0), min_timestamp=times.min_timestamp, lateness_ms=times.lateness_ms
         )
+        if overflows:
+            info = info._replace(index_entries=0, time_entries=0)  # what a broker has written there does not count
         if not loading.write and not self._has_times(builder):
             info = info._replace(time_entries=0)  # a search for a time then starts at the segment's start
         return info, published_of(info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry), whole
@@ -311,6 +341,21 @@ class _Loader:
                 position=problem.position if problem else end,
                 expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
                 found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found,
+            )
+
+    def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
+        """Offsets that leave the range of a segment must be those that were written. Raises CorruptRecordError."""
+        leap = run.leap
+        if leap is None or not overflow.exceeds(base, leap.end):
+            return
+        overlaps = following is not None and leap.end > following
+        if overlaps or (leap.is_damage(base) and leap.found >= self.evidence.end):
+            raise CorruptRecordError(
+                f"{segment.LEAPT}; {checkpoints.WAY_OUT}",
+                path=path,
+                position=leap.position,
+                expected=f"offset {leap.expected}" if following is None else f"an offset below {following}",
+                found=leap.found,
             )
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:

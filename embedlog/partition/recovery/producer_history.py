@@ -101,10 +101,12 @@ def index_holds(directory: Path, info: SegmentInfo) -> bool:
 
 def _replay(directory: Path, segments: list[SegmentInfo], history: History, again: set[int]) -> None:
     for info in segments:
+        if not info.size:
+            continue  # a reader has no file for the segment in which it continues an overflowed one
         path = file_names.segment_path(directory, info.base)
         aborted: list[AbortedTransaction] = []
         with files.opened(path) as fd:
-            walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size)
+            walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size, bounded=False)
             for data, batches in walk.chunks():
                 with in_file(path):
                     aborted += history.state.replay(batches, markers_in(data, batches))

@@ -92,8 +92,8 @@ def _any_epoch(original, self, path, batches, position):
 
 
 @replaces("no_epoch_check", "embedlog.segment:Walk.__init__")
-def _walk_over_any_epoch(original, self, fd, path, chain, start, size, records=None, epochs=None):
-    original(self, fd, path, chain, start, size, records)
+def _walk_over_any_epoch(original, self, fd, path, chain, start, size, records=None, epochs=None, *, bounded=True):
+    original(self, fd, path, chain, start, size, records, bounded=bounded)
 
 
 @replaces("no_interval_digest", "embedlog.storage.manifest:SegmentInfo.digested")
