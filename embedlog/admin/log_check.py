@@ -11,6 +11,7 @@ LOGCHECK-4  files that are in order are also read as a reader reads them, from t
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -62,7 +63,8 @@ if TYPE_CHECKING:
     from embedlog.replica_description import DirectoryDescription
     from embedlog.types import TopicPartition
 
-TRIES: Final = 20  # of a partition whose segments are replaced during its check
+TRIES: Final = 20  # of a partition whose segments are replaced during its check; small partitions are tried longer
+PATIENCE_S: Final = 5.0
 
 
 def check(engine: Engine, of_set: Sequence[Finding] = (), progress: Progress | None = None) -> CheckReport:
@@ -148,16 +150,20 @@ def _check(directory: LogDirectory, place: Place, count: Count, total: Total) ->
     try:
         partition = directory.partition(place.topic, place.number)
         known = _known(directory, partition, place)
-        for _ in range(TRIES):
+        tries = 0
+        begin_s = time.monotonic()
+        while True:
+            tries += 1
             one = Total()
             check_partition(known, count, one)
             after = known if one.report().good else _known(directory, partition, place)
-            if after.segments == known.segments:
+            is_settled = after.segments == known.segments
+            if is_settled or (tries >= TRIES and time.monotonic() - begin_s >= PATIENCE_S):
                 break
             known = after
-        else:
+        if not is_settled:
             one = Total()
-            message = f"its segments were replaced during each of {TRIES} checks"
+            message = f"its segments were replaced during each of {tries} checks"
             one.findings.append(Finding("unsettled", str(place.path), message, None, None, None, place.topic, place.number))
         if not one.report().damaged:
             one.findings += _unreadable(partition, known)

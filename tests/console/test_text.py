@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+import unicodedata
 
 import pytest
 
 from embedlog.console.model import text, views
 
 
+def is_harmless(character: str) -> bool:
+    """Whether a terminal only draws it; spaces of all widths are not printable for Python."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def test_every_character_becomes_harmless() -> None:
+    shown = text.visible("".join(map(chr, range(0x110000))))
+    assert all(map(is_harmless, shown))
+
+
 def test_no_byte_reaches_the_terminal_as_a_control(rng: random.Random) -> None:
     data = bytes(range(256)) + rng.randbytes(4000) + "\u202e\u200b\ufeff\U000e0041".encode()
     shown = [text.brief(data, 10_000), *(line for view in views.NAMES for line in views.shown(data, view))]
-    assert all(line.isprintable() for line in shown)
+    assert all(is_harmless(character) for line in shown for character in line)
     assert text.visible("a\x1b[31m\x7f\x9b\u202e\nb") == "a␛[31m␡<U+009B><U+202E>␊b"
 
 
