@@ -138,6 +138,23 @@ class ReplicaAdministration:
             raise TypeError(f"a node is an int, not {type(node).__name__}")
         self._changeable_set().growth.retire(node, force=force)
 
+    def replace_directory(self, node: int, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Give the place of a lost directory in the set to the directory at `path`, also to a new disk at the old path.
+
+        The directory begins empty: content that is there is kept beside it, as `<path>.replaced-<time>`. It is registered as
+        `node`, and its replicas are copied from the others by the housekeepers of the open logs; `replicas()` shows their lags.
+        A call that was interrupted is repeated.
+
+        `force` gives up the records of partitions that no other directory has whole: they begin again with what the others
+        have, after `elect(…, unclean=True)`.
+        Raises ReplicaSetError if the directory of the node answers, if only it has records, and for a path of another member;
+        DirectoryInUseError, NotEnoughDirectoriesError, StorageError. Nothing has changed then.
+        """
+        if type(node) is not int:
+            raise TypeError(f"a node is an int, not {type(node).__name__}")
+        place = location.checked(path)
+        self._changeable_set().growth.replace(node, place, force=force)
+
     def elect(
         self,
         topic: str | None = None,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import waits
 from embedlog.errors import EmbedlogError, ReplicaSetError
-from embedlog.replica_set import adoption, member_directories, registration, set_up
+from embedlog.replica_set import adoption, member_directories, registration, replacement, set_up
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.membership import Member, Membership
@@ -67,6 +67,7 @@ class SetGrowth:
         if len(state.nodes) >= waits.DIRECTORIES_MAX:
             raise ReplicaSetError("the set has as many directories as it can have", expected=waits.DIRECTORIES_MAX)
         _check_rack(state, path, rack, replicas=replicas)
+        _check_place(state, path)
         location.enter(path, read_only=False, create=True, mode=self._config.file_mode)
         with set_up.open_locks([path], deadline_ns, self._config.file_mode):
             own = self._planned(path, state, Member(state.highest_node + 1, new_id(), os.fspath(path), rack, voter, replicas))
@@ -109,6 +110,11 @@ class SetGrowth:
         write_meta(path, MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others), mode)
         members.write(path, own, mode)  # the last one: an opening takes a directory with both files only
         return own
+
+    def replace(self, node: int, path: Path, *, force: bool) -> None:
+        """Give the place of a lost directory to another one. Raises the errors of `replacement.replace`."""
+        replacement.replace(self._members, self._config, node, path, force=force)
+        self.record(files.deadline_after(self._config.lock_timeout_ms / 1000))
 
     # ---- retirement ------------------------------------------------------------------------------
 
@@ -192,6 +198,14 @@ def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -
             "either all directories of a set have a rack, or none", paths=[os.fspath(path)], found=rack,
             expected="no rack" if others == {True} else "a rack",
         )  # fmt: skip
+
+
+def _check_place(state: State, path: Path) -> None:
+    """Raises ReplicaSetError for the place of a member whose directory is not there: a new disk may be mounted in it."""
+    for node, registered in state.nodes.items():
+        if registered.path == os.fspath(path) or members.is_same(Path(registered.path), path):
+            text = f"the path is that of node {node}, which is away: replace_directory({node}, path) copies its replicas there"
+            raise ReplicaSetError(text, paths=[os.fspath(path)], expected="a path of its own", found=f"node {node}")
 
 
 def _members_of(state: State, opened: SetMembers) -> tuple[Member, ...]:
