@@ -21,30 +21,36 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog._native import waits
-from embedlog.errors import EmbedlogError, ReplicaSetError
+from embedlog._native import system, waits
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, ReplicaSetError, UnknownTopicOrPartitionError
 from embedlog.replica_set import adoption, member_directories, registration, replacement, set_up
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.membership import Member, Membership
-from embedlog.replica_set.moves import move_off
-from embedlog.replication.events import Event, ForceRetire, Refusal, Retire
+from embedlog.replica_set.moves import growing_targets, move_off
+from embedlog.replication.events import Event, ForceRetire, Place, Refusal, Retire
 from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_bytes, new_id, read_meta, write_meta
+from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.replica_set.assignments import Assignments
+    from embedlog.replica_set.decisions.decision_log import DecisionLog
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
 
 
-MOVE_S: Final = 60  # for the copies of replicas that leave a directory
+MOVE_S: Final = 60  # for the copies of replicas that leave a directory, or of one partition that gets further ones
+WAIT_NS: Final = 100_000_000  # between two looks at copies that others make
+NAMES_SHOWN: Final = 5
 
 
 class SetGrowth:
@@ -115,6 +121,29 @@ class SetGrowth:
         """Give the place of a lost directory to another one. Raises the errors of `replacement.replace`."""
         replacement.replace(self._members, self._config, node, path, force=force)
         self.record(files.deadline_after(self._config.lock_timeout_ms / 1000))
+
+    def replicate(self, factor: int, progress: Callable[[int, int], object] | None) -> None:
+        """Give partitions of all topics further replicas, and copy them; `progress` gets the finished and all partitions.
+
+        Raises InvalidReplicationFactorError, NotEnoughDirectoriesError; ReplicaSetError if no copy continues.
+        """
+        self._members.tend(by_hand=True)
+        decisions = self._members.decisions
+        wanted = growing_targets(decisions.settle(files.deadline_after(self._config.lock_timeout_ms / 1000)), factor)
+        if wanted:
+            self._assignments.reassign(wanted)
+        copied = Copied(decisions, factor)
+        shown = progress or (lambda done, total: None)
+        while missing := copied.missing():
+            copied.check_progress(missing)
+            version = self._members.version()
+            for tp, place in missing.items():
+                shown(copied.total - len(copied.missing()), copied.total)
+                with suppress(LeaderNotAvailableError, UnknownTopicOrPartitionError):
+                    self._assignments.tend(place, tp.topic, lambda: False)
+            if copied.missing() == missing:
+                self._members.directories.wait(version, system.boot_ns() + WAIT_NS)
+        shown(copied.total, copied.total)
 
     # ---- retirement ------------------------------------------------------------------------------
 
@@ -188,6 +217,37 @@ class SetGrowth:
         """Record the members in all open directories."""
         state, paths = self._members.decisions.hint(), [each.path for each in self._members.opened()]
         registration.record_changes(paths, state, deadline_ns=deadline_ns, mode=self._config.file_mode)
+
+
+class Copied:
+    """The partitions with fewer replicas in sync than wanted, during `replicate`."""
+
+    def __init__(self, decisions: DecisionLog, factor: int) -> None:
+        self._decisions, self._factor = decisions, factor
+        self.total = len(decisions.hint().partitions)
+        self._least = self.total + 1
+        self._since_ns = system.boot_ns()
+
+    def missing(self) -> dict[TopicPartition, Place]:
+        """These partitions at present."""
+        state = self._decisions.hint()
+        return {
+            TopicPartition(state.topics[place[0]].name, place[1]): place
+            for place, each in sorted(state.partitions.items())
+            if len(each.isr) < self._factor
+        }
+
+    def check_progress(self, missing: Mapping[TopicPartition, Place]) -> None:
+        """Raises ReplicaSetError if no partition has got its replicas for some time."""
+        now_ns = system.boot_ns()
+        if len(missing) < self._least:
+            self._least, self._since_ns = len(missing), now_ns
+        if now_ns - self._since_ns > MOVE_S * 1_000_000_000:
+            names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in list(missing)[:NAMES_SHOWN])
+            raise ReplicaSetError(
+                f"no partition has got its replicas for {MOVE_S} s: the housekeeper continues, call this again later",
+                expected=f"{self._factor} replicas in sync", found=f"{len(missing)} partitions with fewer, such as {names}",
+            )  # fmt: skip
 
 
 def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -> None:

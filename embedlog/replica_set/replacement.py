@@ -1,11 +1,13 @@
 """This module gives the place of a lost directory in its set to a directory that begins empty.
 
-REPLACEMENT-1  a majority of the voters has all decisions without the lost directory first. The copy of the decision log in the new
-    one is incomplete until it is level, so that it votes for nothing that it does not know (PROMISE-3)
-REPLACEMENT-2  the new directory has the node and the directory id of the lost one, and no opening of it. So every process finds a
-    stranger, which holds nothing (REGISTRATION-10), and one decision registers it. Its replicas are copied then
-REPLACEMENT-3  the file of members is the last one that is written. A call that was interrupted is repeated
-REPLACEMENT-4  content that is in the place is kept beside it under another name, in one step
+A majority of the voters has all decisions without the lost directory first. The copy of the decision log in the new directory is
+incomplete until it is level, so it does not vote before that (PROMISE-3).
+
+The new directory has the node and the directory id of the lost one, and no opening of it. So every process finds a stranger
+(REGISTRATION-10), which holds nothing. One decision registers it, and its replicas are copied.
+
+The file of members is the last one that is written. A call that was interrupted is repeated. Content that is in the place is
+renamed, in one step.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from embedlog.errors import DirectoryInUseError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration, set_up
 from embedlog.replica_set.membership import Membership
-from embedlog.storage import files, location
+from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_text, write_meta
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ logger = logging.getLogger("embedlog")
 
 NAMES_SHOWN: Final = 5
 MOUNT_POINT: Final = frozenset({errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS})
-UNUSED: Final = frozenset({"lost+found"})  # what an empty file system has
+UNUSED: Final = frozenset({"lost+found", file_names.BROKER_LOCK, file_names.OPEN_LOCK, file_names.META_PROPERTIES})
 
 
 def replace(opened: SetMembers, config: LogConfig, node: int, path: Path, *, force: bool) -> None:
@@ -48,6 +50,7 @@ def replace(opened: SetMembers, config: LogConfig, node: int, path: Path, *, for
     state = opened.decisions.settle(deadline_ns)
     set_up.check_texts(path, None)
     _check_lost(opened, state, node)
+    opened.leave_failed(node)
     _check_place(opened, state, node, path)
     if not force:
         _check_records(state, node)
@@ -94,15 +97,15 @@ def _check_records(state: State, node: int) -> None:
     if alone:
         names = ", ".join(alone[:NAMES_SHOWN]) + (", …" if len(alone) > NAMES_SHOWN else "")
         raise ReplicaSetError(
-            f"only the directory of node {node} has all records of {names}: bring it back, or give these records up by force=True",
+            f"only the directory of node {node} has all records of {names}: bring it back, or give them up by force=True",
             paths=[state.nodes[node].path], expected="another replica in sync", found=f"{len(alone)} partitions without one",
         )  # fmt: skip
 
 
 def _keep_content(path: Path, mode: int, deadline_ns: int) -> None:
-    """Make the place empty, unless this call has prepared it before (REPLACEMENT-3, REPLACEMENT-4)."""
-    if not set(files.listing(path)) - UNUSED:
-        return
+    """Make the place empty, unless an interrupted call has prepared it."""
+    if all(name in UNUSED or name.endswith(files.TEMPORARY) for name in files.listing(path)):
+        return  # an empty file system, or the first steps of a preparation
     found = members.found_in(path)
     if found.membership is not None and found.membership.alone and not found.membership.openings:
         return
@@ -120,7 +123,7 @@ def _keep_content(path: Path, mode: int, deadline_ns: int) -> None:
 
 
 def _prepare(opened: SetMembers, state: State, node: int, path: Path, mode: int) -> None:
-    """Write identity and members into the empty directory (REPLACEMENT-2). REQUIRES its open lock."""
+    """Write identity and members into the empty directory. REQUIRES its open lock."""
     registered = state.nodes[node]
     directory_id = id_text(registered.directory.bytes)
     others = opened.opened()

@@ -390,8 +390,22 @@ class SetMembers:
             if opened.node not in self._opened:
                 raise ReplicaSetError("another directory got this number, and left: add it again", paths=[str(opened.path)])
 
+    def leave_failed(self, node: int) -> None:
+        """Give the opening of a failed directory back: it is opened again when it is tried next."""
+        with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
+            earlier = self._opened.pop(node, None)
+            if earlier is None:
+                return
+            self.decisions.detach(node)
+            member = self.directories.member(node)
+            if member is not None:
+                member.directory = None
+            self._unregistered.discard(node)
+            self.changed(self.log_directories())
+            member_directories.leave_earlier(earlier.directory.log_directory)
+
     def replace(self, node: int, path: Path, deadline_ns: int) -> None:
-        """Open and register the prepared directory of a node that was away (REPLACEMENT-2).
+        """Open and register the prepared directory of a node that was away.
 
         Another process may be faster, and registers it then. Raises as `_register`, and LockTimeoutError.
         """
