@@ -31,11 +31,12 @@ from embedlog.errors import (
 from embedlog.log_directory import LogDirectory
 from embedlog.replica_set import set_up
 from embedlog.replica_set.replica_set import ReplicaSet
+from embedlog.replication.state import LEAST
 from embedlog.storage import files
 from embedlog.storage.identity import new_id
 from embedlog.storage.liveness import Liveness
 from embedlog.storage.set_liveness import SetLiveness
-from embedlog.topic import Topic
+from embedlog.topic import Topic, is_internal
 
 if TYPE_CHECKING:
     from embedlog.partition.api import LogPartition, WatchedLog
@@ -216,6 +217,17 @@ class ReplicatedEngine(Engine):
 
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
         """Nothing (REPLICAENGINE-5)."""
+
+    def undecided_least(self) -> dict[str, int]:
+        """The `min.insync.replicas` for each topic that has no decided value, and would have one if this set had made it."""
+        found = {}
+        for topic in self.set.topics.all():
+            if LEAST in topic.config:
+                continue
+            least = self._internal_replicas(topic.name)[1] if is_internal(topic.name) else self.config.min_insync_replicas
+            if least > 1:
+                found[topic.name] = least
+        return found
 
     def _internal_replicas(self, name: str) -> tuple[int, int]:
         """The copies of an internal topic, and its `min.insync.replicas`: one copy may be lost from three on."""

@@ -24,6 +24,7 @@ __all__ = [
 NO_NODE: Final = -1
 CHANGES_SHOWN: Final = 3  # of one decision, in a table
 DECISIONS_SHOWN: Final = 5
+TOPICS_SHOWN: Final = 3
 PARTITIONS_SHOWN: Final = 200  # in a table; `partitions` has all of them
 
 
@@ -198,6 +199,19 @@ def _warnings(found: ReplicasDescription) -> Iterator[str]:
     for what, count in counts.items():
         if count:
             yield f"{counted(count, 'partition')} {what}"
+    yield from _single_copies(found)
+
+
+def _single_copies(found: ReplicasDescription) -> Iterator[str]:
+    """What a set keeps in one directory only, although it has more."""
+    holders = sum(each.state != "witness" for each in found.directories)
+    single = [each for each in found.partitions if len(each.replicas) == 1]
+    if not found.voters or holders < 2 or not single:
+        return
+    names = list(dict.fromkeys(each.topic for each in single))
+    shown = ", ".join(names[:TOPICS_SHOWN]) + (", …" if len(names) > TOPICS_SHOWN else "")
+    has = "has" if len(single) == 1 else "have"
+    yield f"{counted(len(single), 'partition')} {has} one copy only ({shown}): replicate(factor) gives each more"
 
 
 # ---- tables --------------------------------------------------------------------------------------

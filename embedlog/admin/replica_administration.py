@@ -20,6 +20,7 @@ from embedlog.types import TopicPartition, by_partition
 
 if TYPE_CHECKING:
     from embedlog.admin.replica_descriptions import ReplicaDescriber
+    from embedlog.admin.topics import TopicAdmin
     from embedlog.descriptions.replicas import Reassignment, RepairReport, ReplicaDifference
     from embedlog.integrity.report import CheckReport
     from embedlog.replica import ReplicatedEngine
@@ -35,6 +36,7 @@ class ReplicaAdministration:
     """Replicas of an open log: description, elections, assignments, directories. Threads: any."""
 
     _engine: Engine
+    _topics: TopicAdmin
 
     def _use(self, engine: Engine) -> None:
         raise NotImplementedError
@@ -137,6 +139,41 @@ class ReplicaAdministration:
         if type(node) is not int:
             raise TypeError(f"a node is an int, not {type(node).__name__}")
         self._changeable_set().growth.retire(node, force=force)
+
+    def replace_directory(self, node: int, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Give the place of a lost directory in the set to the directory at `path`, also to a new disk at the old path.
+
+        The directory begins empty: content that is there is kept beside it, as `<path>.replaced-<time>`. It is registered as
+        `node`, and its replicas are copied from the others by the housekeepers of the open logs; `replicas()` shows their lags.
+        A call that was interrupted is repeated.
+
+        `force` gives up the records of partitions that no other directory has whole: they begin again with what the others
+        have, after `elect(…, unclean=True)`.
+        Raises ReplicaSetError if the directory of the node answers, if only it has records, and for a path of another member;
+        DirectoryInUseError, NotEnoughDirectoriesError, StorageError. Nothing has changed then.
+        """
+        if type(node) is not int:
+            raise TypeError(f"a node is an int, not {type(node).__name__}")
+        place = location.checked(path)
+        self._changeable_set().growth.replace(node, place, force=force)
+
+    def replicate(self, factor: int, *, progress: Callable[[int, int], object] | None = None) -> None:
+        """Give every partition at least `factor` replicas, also those of internal topics, and copy them.
+
+        After a log has grown by `add_directory`, this protects all of its topics and its groups. Partitions with more replicas
+        keep them. Internal topics get the `min.insync.replicas` that a set creates them with, and topics without a value of
+        their own that of this log.
+        `progress(finished partitions, all partitions)` is called repeatedly; its exception ends the call, and the housekeepers
+        continue. A repetition completes an interrupted call.
+        Raises InvalidReplicationFactorError if fewer directories take replicas; NotEnoughDirectoriesError; ReplicaSetError if no
+        partition was finished for a minute.
+        """
+        if type(factor) is not int or factor < 1:
+            raise TypeError(f"a replication factor is an int of at least 1, not {factor!r:.50}")
+        used = self._changeable_set()
+        used.growth.replicate(factor, progress)
+        for name, least in cast("ReplicatedEngine", self._engine).undecided_least().items():
+            self._topics.alter(name, {"min.insync.replicas": str(least)})
 
     def elect(
         self,

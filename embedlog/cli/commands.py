@@ -21,6 +21,7 @@ VERBS = {
     "consume": ("consume", "Print records as they arrive (kafka-console-consumer, kcat -C)."),
     "delete-records": ("delete_records", "Delete the oldest records of partitions (kafka-delete-records)."),
     "du": ("directory.du", "Print the disk space of partitions (kafka-log-dirs)."),
+    "directories": ("directories", "List, add, retire and replace the directories of a set."),
     "groups": ("groups", "List, describe, reset and delete groups (kafka-consumer-groups)."),
     "dump": ("directory.dump", "Print batches, records and indexes of files (kafka-dump-log)."),
     "elect": ("elect", "Elect leaders of partitions (kafka-leader-election)."),

@@ -21,30 +21,36 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog._native import waits
-from embedlog.errors import EmbedlogError, ReplicaSetError
-from embedlog.replica_set import adoption, member_directories, registration, set_up
+from embedlog._native import system, waits
+from embedlog.errors import EmbedlogError, LeaderNotAvailableError, ReplicaSetError, UnknownTopicOrPartitionError
+from embedlog.replica_set import adoption, member_directories, registration, replacement, set_up
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replica_set.membership import Member, Membership
-from embedlog.replica_set.moves import move_off
-from embedlog.replication.events import Event, ForceRetire, Refusal, Retire
+from embedlog.replica_set.moves import growing_targets, move_off
+from embedlog.replication.events import Event, ForceRetire, Place, Refusal, Retire
 from embedlog.storage import file_names, files, location
 from embedlog.storage.identity import MetaProperties, id_bytes, new_id, read_meta, write_meta
+from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
     from embedlog.replica_set.assignments import Assignments
+    from embedlog.replica_set.decisions.decision_log import DecisionLog
     from embedlog.replica_set.set_members import SetMembers
     from embedlog.replication.state import State
 
 logger = logging.getLogger("embedlog")
 
 
-MOVE_S: Final = 60  # for the copies of replicas that leave a directory
+MOVE_S: Final = 60  # for the copies of replicas that leave a directory, or of one partition that gets further ones
+WAIT_NS: Final = 100_000_000  # between two looks at copies that others make
+NAMES_SHOWN: Final = 5
 
 
 class SetGrowth:
@@ -67,6 +73,7 @@ class SetGrowth:
         if len(state.nodes) >= waits.DIRECTORIES_MAX:
             raise ReplicaSetError("the set has as many directories as it can have", expected=waits.DIRECTORIES_MAX)
         _check_rack(state, path, rack, replicas=replicas)
+        _check_place(state, path)
         location.enter(path, read_only=False, create=True, mode=self._config.file_mode)
         with set_up.open_locks([path], deadline_ns, self._config.file_mode):
             own = self._planned(path, state, Member(state.highest_node + 1, new_id(), os.fspath(path), rack, voter, replicas))
@@ -109,6 +116,34 @@ class SetGrowth:
         write_meta(path, MetaProperties(1, own.cluster_id, planned.node, planned.directory_id, others), mode)
         members.write(path, own, mode)  # the last one: an opening takes a directory with both files only
         return own
+
+    def replace(self, node: int, path: Path, *, force: bool) -> None:
+        """Give the place of a lost directory to another one. Raises the errors of `replacement.replace`."""
+        replacement.replace(self._members, self._config, node, path, force=force)
+        self.record(files.deadline_after(self._config.lock_timeout_ms / 1000))
+
+    def replicate(self, factor: int, progress: Callable[[int, int], object] | None) -> None:
+        """Give partitions of all topics further replicas, and copy them; `progress` gets the finished and all partitions.
+
+        Raises InvalidReplicationFactorError, NotEnoughDirectoriesError; ReplicaSetError if no copy continues.
+        """
+        self._members.tend(by_hand=True)
+        decisions = self._members.decisions
+        wanted = growing_targets(decisions.settle(files.deadline_after(self._config.lock_timeout_ms / 1000)), factor)
+        if wanted:
+            self._assignments.reassign(wanted)
+        copied = Copied(decisions, factor)
+        shown = progress or (lambda done, total: None)
+        while missing := copied.missing():
+            copied.check_progress(missing)
+            version = self._members.version()
+            for tp, place in missing.items():
+                shown(copied.total - len(copied.missing()), copied.total)
+                with suppress(LeaderNotAvailableError, UnknownTopicOrPartitionError):
+                    self._assignments.tend(place, tp.topic, lambda: False)
+            if copied.missing() == missing:
+                self._members.directories.wait(version, system.boot_ns() + WAIT_NS)
+        shown(copied.total, copied.total)
 
     # ---- retirement ------------------------------------------------------------------------------
 
@@ -184,6 +219,37 @@ class SetGrowth:
         registration.record_changes(paths, state, deadline_ns=deadline_ns, mode=self._config.file_mode)
 
 
+class Copied:
+    """The partitions with fewer replicas in sync than wanted, during `replicate`."""
+
+    def __init__(self, decisions: DecisionLog, factor: int) -> None:
+        self._decisions, self._factor = decisions, factor
+        self.total = len(decisions.hint().partitions)
+        self._least = self.total + 1
+        self._since_ns = system.boot_ns()
+
+    def missing(self) -> dict[TopicPartition, Place]:
+        """These partitions at present."""
+        state = self._decisions.hint()
+        return {
+            TopicPartition(state.topics[place[0]].name, place[1]): place
+            for place, each in sorted(state.partitions.items())
+            if len(each.isr) < self._factor
+        }
+
+    def check_progress(self, missing: Mapping[TopicPartition, Place]) -> None:
+        """Raises ReplicaSetError if no partition has got its replicas for some time."""
+        now_ns = system.boot_ns()
+        if len(missing) < self._least:
+            self._least, self._since_ns = len(missing), now_ns
+        if now_ns - self._since_ns > MOVE_S * 1_000_000_000:
+            names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in list(missing)[:NAMES_SHOWN])
+            raise ReplicaSetError(
+                f"no partition has got its replicas for {MOVE_S} s: the housekeeper continues, call this again later",
+                expected=f"{self._factor} replicas in sync", found=f"{len(missing)} partitions with fewer, such as {names}",
+            )  # fmt: skip
+
+
 def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -> None:
     """GROWTH-5."""
     others = {each.rack is None for each in state.nodes.values() if each.replicas}
@@ -192,6 +258,14 @@ def _check_rack(state: State, path: Path, rack: str | None, *, replicas: bool) -
             "either all directories of a set have a rack, or none", paths=[os.fspath(path)], found=rack,
             expected="no rack" if others == {True} else "a rack",
         )  # fmt: skip
+
+
+def _check_place(state: State, path: Path) -> None:
+    """Raises ReplicaSetError for the place of a member whose directory is not there: a new disk may be mounted in it."""
+    for node, registered in state.nodes.items():
+        if registered.path == os.fspath(path) or members.is_same(Path(registered.path), path):
+            text = f"the path is that of node {node}, which is away: replace_directory({node}, path) copies its replicas there"
+            raise ReplicaSetError(text, paths=[os.fspath(path)], expected="a path of its own", found=f"node {node}")
 
 
 def _members_of(state: State, opened: SetMembers) -> tuple[Member, ...]:

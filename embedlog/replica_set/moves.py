@@ -1,4 +1,4 @@
-"""This module moves all replicas off a directory before it is retired.
+"""This module moves all replicas off a directory before it is retired, and gives partitions more replicas.
 
 MOVE-1  the directory takes no new replicas first. Then one decision reassigns its partitions
 MOVE-2  each replica is replaced by one in the usable directory with the fewest of them. A partition keeps the number of its
@@ -9,11 +9,16 @@ MOVE-3  only internal topics get fewer replicas, if too few directories remain: 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from embedlog._native import system
-from embedlog.errors import LeaderNotAvailableError, ReplicaSetError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    InvalidReplicationFactorError,
+    LeaderNotAvailableError,
+    ReplicaSetError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.replication.events import Retire
 from embedlog.topic import is_internal
 from embedlog.types import TopicPartition
@@ -44,6 +49,37 @@ def targets(state: State, node: int, usable: Collection[int]) -> dict[TopicParti
         at = wanted.index(node)
         found[TopicPartition(name, place[1])] = [*wanted[:at], *new, *wanted[at + 1 :]]
     return found
+
+
+def growing_targets(state: State, factor: int) -> dict[TopicPartition, list[int]]:
+    """The replicas of the partitions that have fewer than `factor`; the present ones first.
+
+    Raises InvalidReplicationFactorError if fewer directories take replicas.
+    """
+    racks = {node: each.rack for node, each in state.nodes.items() if each.replicas and not each.leaving}
+    if factor > len(racks):
+        raise InvalidReplicationFactorError(
+            "fewer directories take replicas: add one by add_directory(path)", expected=f"1 to {len(racks)}", found=factor
+        )
+    held = Counter(node for each in state.partitions.values() for node in each.replicas)
+    found: dict[TopicPartition, list[int]] = {}
+    for place, each in sorted(state.partitions.items()):
+        wanted = [node for node in each.replicas if node not in each.removing]
+        missing = factor - len(wanted)
+        for _ in range(missing):
+            new = _next_replica(racks, wanted, held)
+            held[new] += 1
+            wanted.append(new)
+        if missing > 0:
+            found[TopicPartition(state.topics[place[0]].name, place[1])] = wanted
+    return found
+
+
+def _next_replica(racks: Mapping[int, str | None], present: Collection[int], held: Counter[int]) -> int:
+    """A further node for a partition: on a rack that it does not have, else with the fewest replicas."""
+    used_racks = {racks.get(node) for node in present} - {None}
+    free = [node for node in racks if node not in present]
+    return min(free, key=lambda node: (racks[node] in used_racks, held[node], node))
 
 
 def move_off(decisions: DecisionLog, assignments: Assignments, node: int, usable: Collection[int], deadline_ns: int) -> None:

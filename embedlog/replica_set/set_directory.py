@@ -194,12 +194,21 @@ class SetDirectory:
             found = self.log_directory.partition_of(topic, 0)
         return found
 
-    def decision_log(self) -> Partition:
-        """The copy of the decision log here (SETDIRECTORY-3)."""
+    def decision_log(self, *, is_new_member: bool) -> Partition:
+        """The copy of the decision log here (SETDIRECTORY-3).
+
+        One that is empty is incomplete, unless the directory is new to its set: it had records, which are lost (PROMISE-3).
+        """
         topic = self.log_directory.registry.get(LOG)
         if topic is None or not topic.finished:
             topic = self._bring(Topic(LOG, id_of_name(LOG), 1, {"cleanup.policy": "compact"}, "creating"))
-        return self.log_directory.partition_of(topic, 0)
+        found = self.log_directory.partition_of(topic, 0)
+        if not is_new_member and not self.log_directory.read_only and found.replica.published()[0].log_end == 0:
+            config = self.log_directory.config
+            with found.replica.exclusive(files.deadline_after(config.lock_timeout_ms / 1000)):
+                known = promise.read(found.path)
+                promise.write(found.path, known._replace(incomplete=True), config.file_mode)
+        return found
 
 
 def topic_of(state: State, topic_id: UUID, node: int | None = None) -> Topic:

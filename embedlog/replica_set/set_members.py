@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
+from embedlog.errors import EmbedlogError, LockTimeoutError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
 from embedlog.replica_set import adoption, member_directories, registration
 from embedlog.replica_set.decisions import histories
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
@@ -39,7 +39,7 @@ from embedlog.replica_set.membership import Member
 from embedlog.replica_set.observation import topics_words
 from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
-from embedlog.storage import files, locks
+from embedlog.storage import file_names, files, locks
 from embedlog.storage.identity import id_text
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 REGISTER_S: Final = 1  # between two tries to register directories without a majority
+WAIT_NS: Final = 200_000_000  # for the registration of a directory by another process, between two looks
 JUDGEMENTS: Final = 10  # of directories that other processes register meanwhile
 
 
@@ -389,6 +390,38 @@ class SetMembers:
             if opened.node not in self._opened:
                 raise ReplicaSetError("another directory got this number, and left: add it again", paths=[str(opened.path)])
 
+    def leave_failed(self, node: int) -> None:
+        """Give the opening of a failed directory back: it is opened again when it is tried next."""
+        with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
+            earlier = self._opened.pop(node, None)
+            if earlier is None:
+                return
+            self.decisions.detach(node)
+            member = self.directories.member(node)
+            if member is not None:
+                member.directory = None
+            self._unregistered.discard(node)
+            self.changed(self.log_directories())
+            member_directories.leave_earlier(earlier.directory.log_directory)
+
+    def replace(self, node: int, path: Path, deadline_ns: int) -> None:
+        """Open and register the prepared directory of a node that was away.
+
+        Another process may be faster, and registers it then. Raises as `_register`, and LockTimeoutError.
+        """
+        with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
+            self._open_in_place(node, path, self.decisions.hint())
+            self._register(deadline_ns)
+        while node not in self._opened:
+            version = self.version()
+            self.tend(by_hand=True)
+            if node in self._opened:
+                return
+            now_ns = system.boot_ns()
+            if now_ns >= deadline_ns:
+                raise LockTimeoutError("another process has opened the directory, and does not register it", path=path)
+            self.directories.wait(version, min(deadline_ns, now_ns + WAIT_NS))
+
     # ---- directories that return -----------------------------------------------------------------
 
     def tend(self, *, by_hand: bool = False) -> None:
@@ -405,6 +438,7 @@ class SetMembers:
         if state is self._state and not failed and not self._unregistered:
             return
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
+            state = self.decisions.hint()  # another thread may have registered directories meanwhile
             self._follow(state)
             for each in list(self.directories):
                 if self._read_only and each.directory is not None:
@@ -482,7 +516,15 @@ class SetMembers:
     def _reopen(self, node: int, path: Path | None, state: State) -> None:
         """Open a member again, which was open at this path; without one, where it is found (SETMEMBERS-6)."""
         registered = state.nodes[node]
-        path = self._places.find(Member(node, id_text(registered.directory.bytes), registered.path), self.opened(), path)
+        member = Member(node, id_text(registered.directory.bytes), registered.path)
+        if path is not None and registered.path != str(path) and not files.exists(path / file_names.REPLICAS):
+            path = None  # another process has given its place to a directory elsewhere
+        self._open_in_place(node, self._places.find(member, self.opened(), path), state)
+        if not self._read_only:
+            self._register_again()
+
+    def _open_in_place(self, node: int, path: Path, state: State) -> None:
+        """Open the directory of a node instead of an earlier one; it is not registered yet."""
         earlier = self._opened.pop(node, None)
         self.decisions.detach(node)
         if earlier is not None:
@@ -502,4 +544,3 @@ class SetMembers:
         logger.warning("the directory %s of node %d is usable", path, node)
         if not self._read_only:
             self._unregistered.add(node)
-            self._register_again()

@@ -28,6 +28,7 @@ OTHERS = (  # verbs that the page does not show, because their output depends on
     ["repair", "--json"],
     ["handover", "to-kafka", "--dry-run", "--json"],
     ["metrics", "--json"],
+    ["directories", "--json"],
     ["replicas", "--json"],
     ["reassign", "--list"],
     ["transactions", "--json"],

@@ -173,3 +173,44 @@ def test_a_backup_is_a_log(events: Callable[..., Any], tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "copy", read_only=True) as log:
         assert [record.value for record in log.scan("events").records()] == [b"a", b"b"]
     assert events("backup", str(tmp_path / "copy")).status == 2
+
+
+# ---- directories -----------------------------------------------------------------------------------------
+
+
+def nodes(outcome: Any) -> list[tuple[int, str, int]]:
+    return [(each["node"], each["state"], each["holds"]) for each in json.loads(outcome.out)]
+
+
+def test_a_log_grows_to_a_set_whose_lost_directory_is_replaced(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / name for name in PLACES]
+    with embedlog.open(paths[0]) as log:
+        log.create_topic("t", 2)
+    monkeypatch.setenv("EMBEDLOG_DIR", str(paths[0]))
+    assert run("directories", "--add", str(paths[1])).status == 0
+    monkeypatch.setenv("EMBEDLOG_DIR", ":".join(map(str, paths[:2])))
+    assert nodes(run("directories", "--json")) == [(1, "live", 2), (2, "live", 0)]
+    assert "one copy only (t)" in run("directories").out
+    grown = run("directories", "--add", str(paths[2]), "--replicate", "3", "--json")
+    assert nodes(grown) == [(1, "live", 2), (2, "live", 2), (3, "live", 2)]
+    monkeypatch.setenv("EMBEDLOG_DIR", ":".join(map(str, paths)))
+    (tmp_path / "d2").rename(tmp_path / "lost")
+    away = run("directories", "--json")
+    assert (away.status, nodes(away)[1]) == (1, (2, "away", 2))
+    replaced = run("directories", "--replace", "2", "--json")
+    assert (replaced.status, nodes(replaced)) == (0, [(1, "live", 2), (2, "live", 2), (3, "live", 2)])
+    assert run("replicas", "--verify").status == 0
+    refused = run("directories", "--replace", "2")
+    assert (refused.status, refused.out) == (2, "")
+    assert "answers" in refused.err
+    (tmp_path / "d3").rename(tmp_path / "lost too")
+    assert run("directories", "--retire", "3").status == 2
+    assert nodes(run("directories", "--retire", "3", "--force", "--json")) == [(1, "live", 2), (2, "live", 2)]
+
+
+@pytest.mark.parametrize("words", [["--witness"], ["--path", "x"], ["--force"], ["--no-wait"], ["--replace", "9"]])
+def test_options_of_another_action_are_refused(on_set: Callable[..., Any], words: list[str]) -> None:
+    outcome = on_set("directories", *words)
+    assert (outcome.status, outcome.out) == (2, "")
