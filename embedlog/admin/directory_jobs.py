@@ -15,9 +15,9 @@ from embedlog import _logging
 from embedlog._callbacks import Work
 from embedlog._native import system
 from embedlog.coordination import topic_directories
-from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import ClosedError, EmbedlogError, LockTimeoutError, UnknownTopicOrPartitionError
 from embedlog.partition.log_context import write_checkpoints
-from embedlog.storage import checkpoints, file_names, locks
+from embedlog.storage import call_deadline, checkpoints, file_names, locks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,7 +196,11 @@ class _Reported:
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
         if not isinstance(problem, EmbedlogError):
             return False
-        if not isinstance(problem, ClosedError) and not self._closed():  # otherwise the last process syncs everything
-            what = f"housekeeping of {self._path}, {self._what}"
-            _logging.report(logger, logging.WARNING, (self._path, self._what), what, problem)
+        if isinstance(problem, ClosedError) or self._closed():  # the last process syncs everything
+            return True
+        what = f"housekeeping of {self._path}, {self._what}"
+        if isinstance(problem, LockTimeoutError) and call_deadline.is_over():  # the round took its time: the next one goes on
+            logger.debug("%s: %s", what, problem)
+            return True
+        _logging.report(logger, logging.WARNING, (self._path, self._what), what, problem)
         return True

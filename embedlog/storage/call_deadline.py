@@ -33,6 +33,11 @@ def bounded(deadline_ns: int) -> int:
     return min(deadline_ns, _calls.deadline_ns)
 
 
+def is_over() -> bool:
+    """Whether the present call of this thread has reached its deadline: its locks are not waited for any more."""
+    return system.boot_ns() >= _calls.deadline_ns
+
+
 def wait_end(deadline_ns: int) -> int:
     """The end of a wait of this thread for a change of a set: the deadline, or earlier, 0 if it is over (CALLDEADLINE-3)."""
     part = _calls.part

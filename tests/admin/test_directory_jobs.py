@@ -11,11 +11,12 @@ from embedlog._native import system
 from embedlog.admin.directory_jobs import NEXT_ROUND_NS, DirectoryJobs
 from embedlog.config.topic import LogConfig
 from embedlog.engine import Engine
-from embedlog.errors import StorageError
+from embedlog.errors import LockTimeoutError, StorageError
 from embedlog.format.encoder import encode_records
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.partition import Partition
 from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage.call_deadline import bounded_waits
 
 
 @pytest.fixture
@@ -77,3 +78,14 @@ def test_a_directory_that_fails_does_not_stop_the_jobs_of_another(
         finally:
             jobs.close()
     assert [partition.durable_offset for partition in partitions] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_lock_that_a_round_had_no_time_for_is_no_warning(
+    directories: list[LogDirectory], caplog: pytest.LogCaptureFixture, is_over: bool
+) -> None:
+    jobs = jobs_of(directories[0])
+    seconds = -1.0 if is_over else 60.0
+    with bounded_waits(files.deadline_after(seconds)), jobs.reported("groups"):
+        raise LockTimeoutError("lock held by another thread of this process until the deadline")
+    assert ("groups" in caplog.text) is not is_over
