@@ -88,4 +88,5 @@ def test_a_lock_that_a_round_had_no_time_for_is_no_warning(
     seconds = -1.0 if is_over else 60.0
     with bounded_waits(files.deadline_after(seconds)), jobs.reported("groups"):
         raise LockTimeoutError("lock held by another thread of this process until the deadline")
+    jobs.close()
     assert ("groups" in caplog.text) is not is_over
