@@ -280,7 +280,8 @@ class Partition:
         config = self._state.config
         try:
             check_sizes(progress.run, config, f"{self.topic}-{self.number}")
-            progress.judge_by(config)
+            if progress.judge is not None:
+                progress.judge_by(config)
         except EmbedlogError as refusal:
             return refusal
         return None
@@ -314,7 +315,7 @@ class Partition:
                 writer, slice_ns = state.writer or self._writer.native(), min(until, system.boot_ns() + system.SLICE_NS)
                 if progress.expected_offset is not None or in_doubt:
                     code = system.MUST_CATCH_UP
-                elif not progress.is_accepted_by(state.config):
+                elif progress.judge is not None and not progress.is_accepted_by(state.config):
                     code = system.OTHER_SETTINGS
                 elif followers is None:
                     code = writer.append(run.buffer, progress.start, progress.table_left, slice_ns, known)
