@@ -26,8 +26,8 @@ from embedlog.partition.usual.tail import BUFFER_BYTES as TAIL_BYTES
 
 if TYPE_CHECKING:
     from embedlog.config.callables import Deserializer
+    from embedlog.partition.api import TailedLog
     from embedlog.partition.log_context import Bounds
-    from embedlog.partition.usual.tail import Tail
 
 
 class Fetcher:
@@ -147,7 +147,7 @@ class Fetcher:
         cursor.fill(records, tail.offset, tail.epoch)
         return cursor.take(limit)
 
-    def _tailed(self, cursor: Cursor, tail: Tail) -> bool | None:
+    def _tailed(self, cursor: Cursor, tail: TailedLog) -> bool | None:
         """The fast path: True with records, False without, None if the tail is closed (then it is dropped)."""
         began = perf_counter()
         records = tail.records() if tail.offset == cursor.position else None

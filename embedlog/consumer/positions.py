@@ -21,9 +21,8 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record, RecordRun
-    from embedlog.partition.api import LogPartition, ReadableLog
+    from embedlog.partition.api import LogPartition, ReadableLog, TailedLog
     from embedlog.partition.log_context import Bounds
-    from embedlog.partition.usual.tail import Tail
 
 
 class Reset:
@@ -114,7 +113,7 @@ class Cursor:
         self.reset = reset  # the start policy, or None for the consumer's own; used only without a position
         self.bounds: Bounds | None = None  # of this moment, for the fetch that follows; None: the fetch reads them
         self.seen_end = -1  # end of the partition at the last read: a wait compares with it
-        self.tail: Tail | None = None  # the fast path to the next published records, once the end was reached
+        self.tail: TailedLog | None = None  # the fast path to the next published records, once the end was reached
         self.checked_epoch = -1  # the partition's epoch at the last comparison of the position with its epoch history
         self.intercepted = False  # whether the records fetched ahead have passed the interceptors
         self.dropped_count = 0  # records that were fetched and then dropped

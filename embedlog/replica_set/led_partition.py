@@ -89,7 +89,7 @@ class LedPartition:
         while True:
             version, leader = self._replicas.version(), self._led(deadline_ns)
             now, replica = leader.partition.replica.published()
-            if self._replicas.read_only or (_leads(leader, now, replica) and now.high_watermark >= replica.epoch_start):
+            if self._replicas.read_only or (leads(leader, now, replica) and now.high_watermark >= replica.epoch_start):
                 self._lowest = max(self._lowest, leader.epoch)
                 return leader
             try:
@@ -133,7 +133,7 @@ class LedPartition:
     def _shows(self, leader: Leader) -> bool | None:
         """Whether the page still leads in the epoch (LEDPARTITION-4); None if it cannot be read."""
         with suppress(EmbedlogError):
-            return self._replicas.read_only or _leads(leader, *leader.partition.replica.published())
+            return self._replicas.read_only or leads(leader, *leader.partition.replica.published())
         return None
 
     def _at_once(self, call: Callable[[Partition], T]) -> T | None:
@@ -301,6 +301,6 @@ class LedPartition:
         return self._at_leader(lambda partition: partition.offset_for_time(timestamp_ms, isolation))
 
 
-def _leads(leader: Leader, now: Published, replica: Replica) -> bool:
+def leads(leader: Leader, now: Published, replica: Replica) -> bool:
     """Whether the tuple and the state of a page are those of this leader."""
     return replica.role == replication.ROLE_LEADER and now.epoch == leader.epoch

@@ -267,6 +267,10 @@ class OpenDirectories:
         """A number that changes with each decision. Order: read it, then the decisions, then `wait` for a change."""
         return self._words.version() if self._words is not None else 0
 
+    def followed(self, version: int) -> list[tuple[system.Page, int]]:
+        """The page of each directory with its topics word in a version."""
+        return [] if self._words is None else self._words.followed(version)
+
     def lock_deadline(self, deadline_ns: int) -> int:
         """The time until which one lock is waited for: before the deadline, another directory may take over."""
         return min(deadline_ns, system.boot_ns() + self._lock_wait_ns)

@@ -33,6 +33,7 @@ from embedlog.replica_set.following.follower_lags import FollowerLags, LateFollo
 from embedlog.replica_set.leaders import UNSETTLED, Leader, LeaderChanged, Leaders, decision_of, slot_of
 from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_directories import Decisions
+from embedlog.replica_set.reading.usual_reads import LeaderWatch
 from embedlog.replication.events import AlterIsr, Place, Refusal
 from embedlog.replication.records import NO_LEADER
 from embedlog.replication.records import Partition as Decided
@@ -102,6 +103,10 @@ class PartitionReplicas(Leaders):
             if replica.role == replication.ROLE_LEADER and now.epoch == decided.leader_epoch:
                 return Leader(decided.leader, partition, now.epoch)
         return None
+
+    def watch(self, leader: Leader, changes: int, version: int) -> LeaderWatch:
+        """A leader that was looked for at these values of `changes` and `version`."""
+        return LeaderWatch(leader, self._directories, changes, self._directories.followed(version))
 
     # ---- the commit ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -24,10 +25,11 @@ from embedlog.partition.log_context import Appended, AppendProgress
 from embedlog.partition.replication.replica_log import Fenced, NotLeader, TooFew
 from embedlog.replica_set.following.record_deletion import RecordDeletion
 from embedlog.replica_set.leaders import Leader, LeaderChanged
-from embedlog.replica_set.led_partition import LedPartition
+from embedlog.replica_set.led_partition import LedPartition, leads
 from embedlog.replica_set.open_directories import is_of_storage
 from embedlog.replica_set.parallel_sync import NEVER, commit_and_sync, durable_offset, sync_if_due
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.reading.usual_reads import LeaderTail
 from embedlog.replica_set.repeated_appends import committed_in, survived
 from embedlog.storage.call_deadline import wait_end
 
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, Tail
+    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition
     from embedlog.partition.log_context import DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
+    from embedlog.partition.usual.point_reads import PointRead
+    from embedlog.replica_set.reading.usual_reads import LeaderWatch
 
 T = TypeVar("T")
 
@@ -52,6 +56,7 @@ class ReplicatedPartition(LedPartition):
         super().__init__(replicas, config, lock_timeout_ms, check_open)
         self._held = threading.local()
         self._followers: tuple[Leader, Followers] | None = None
+        self._watch: LeaderWatch | None = None
 
     # ---- durability ------------------------------------------------------------------------------
 
@@ -434,10 +439,39 @@ class ReplicatedPartition(LedPartition):
             lambda partition: partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, upto=upto, pool=pool)
         )
 
-    def point(self, offset: int, committed: bool) -> None:
-        """None: `fetch` reads from the leader."""
-        return
+    def point(self, offset: int, committed: bool) -> PointRead | None:
+        """As `Partition.point`, of the leader, while nothing in the set changes; otherwise None."""
+        watch = self._watched()
+        if watch is None:
+            return None
+        with suppress(EmbedlogError):
+            found = watch.leader.partition.point(offset, committed)
+            if found is not None and watch.is_unchanged() and self._shows(watch.leader):
+                return found
+        return None
 
-    def tail(self, offset: int, isolation: str) -> Tail | None:
-        """None: a short path to one file would not notice a failover."""
+    def tail(self, offset: int, isolation: str) -> LeaderTail | None:
+        """As `Partition.tail`, of the leader. It ends with the next change in the set."""
+        watch = self._watched()
+        if watch is None:
+            return None
+        with suppress(EmbedlogError):
+            found = watch.leader.partition.tail(offset, isolation)
+            return None if found is None else LeaderTail(found, watch)
+        return None
+
+    def _watched(self) -> LeaderWatch | None:
+        """The leader of the last call if it may be read by the short paths (LEDPARTITION-3); None while that is not known."""
+        known = self._watch
+        if known is not None and known.leader is self._leader and known.is_unchanged():
+            return known
+        self._check_leader()
+        leader, changes, version = self._leader, self._changes, self._checked_version
+        if leader is None or self._replicas.read_only or changes != self._replicas.changes or version & 1:
+            return None
+        with suppress(EmbedlogError):
+            now, replica = leader.partition.replica.published()
+            if leads(leader, now, replica) and now.high_watermark >= replica.epoch_start and now.epoch >= self._lowest:
+                self._watch = self._replicas.watch(leader, changes, version)
+                return self._watch
         return None

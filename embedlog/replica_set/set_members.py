@@ -74,6 +74,8 @@ class SetMembers:
         self._observer = observer
         self.make, self._config, self._read_only = make, config, read_only
         self._opened: dict[int, Opened] = {}
+        self._openings = 0  # a number that changes after `_opened`
+        self._known_pages: tuple[int, list[system.Page]] = (-1, [])  # and the openings to which they belong
         self._away: dict[str, str] = {}  # the reason by path
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
@@ -111,6 +113,13 @@ class SetMembers:
     def _take(self, opened: Opened) -> None:
         self._known.add(opened.node)
         self._opened[opened.node] = opened
+        self._openings += 1
+
+    def _remove(self, node: int) -> Opened | None:
+        """End the use of a directory as an open one; None if it was none."""
+        gone = self._opened.pop(node, None)
+        self._openings += 1
+        return gone
 
     def _note_away(self, path: Path, problem: EmbedlogError) -> None:
         self._away[str(path)] = str(problem)
@@ -226,8 +235,14 @@ class SetMembers:
         return topics_words.followed(self._pages(), version)
 
     def _pages(self) -> list[system.Page]:
+        """The pages of the open directories that are not closed, by node. They are looked for after a change only."""
+        openings, (known_openings, known) = self._openings, self._known_pages
+        if openings == known_openings and not any(page.closed for page in known):
+            return known
         pages = [each.directory.log_directory.context.directory_page for each in self.opened()]
-        return [page for page in pages if page is not None and not page.closed]
+        found = [page for page in pages if page is not None and not page.closed]
+        self._known_pages = openings, found
+        return found
 
     def release(self) -> None:
         """After a failed opening of the set: close the directories in order, so that they are as before."""
@@ -350,7 +365,8 @@ class SetMembers:
 
     def _set_aside(self, node: int) -> None:
         """Leave a directory until it can be judged: it is tried again after a pause (REGISTRATION-10)."""
-        opened = self._opened.pop(node)
+        opened = self._opened[node]
+        self._remove(node)
         self._unregistered.discard(node)
         self.decisions.detach(node)
         text = "the directory is not the registered one: the process that opened it first registers it"
@@ -393,7 +409,7 @@ class SetMembers:
     def leave_failed(self, node: int) -> None:
         """Give the opening of a failed directory back: it is opened again when it is tried next."""
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
-            earlier = self._opened.pop(node, None)
+            earlier = self._remove(node)
             if earlier is None:
                 return
             self.decisions.detach(node)
@@ -484,7 +500,7 @@ class SetMembers:
             self.directories.remove(node)
             self.decisions.detach(node)
             self._unregistered.discard(node)
-            opened = self._opened.pop(node, None)
+            opened = self._remove(node)
             if opened is None:
                 return
             self.changed(self.log_directories())
@@ -525,7 +541,7 @@ class SetMembers:
 
     def _open_in_place(self, node: int, path: Path, state: State) -> None:
         """Open the directory of a node instead of an earlier one; it is not registered yet."""
-        earlier = self._opened.pop(node, None)
+        earlier = self._remove(node)
         self.decisions.detach(node)
         if earlier is not None:
             member_directories.leave_earlier(earlier.directory.log_directory)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from embedlog._native._rows import Record
     from embedlog._native.system import Page, Published
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from embedlog.partition.reader import Fetched as Fetched
     from embedlog.partition.split_points import SplitPoint as SplitPoint
     from embedlog.partition.usual.point_reads import PointRead
-    from embedlog.partition.usual.tail import Tail as Tail
     from embedlog.types import OffsetAndTimestamp
 
 
@@ -65,6 +65,21 @@ class WatchedLog(NamedLog, Protocol):
     def published(self) -> Published: ...
 
 
+class TailedLog(Protocol):
+    """The short path of a reader at the end of a partition (`Tail`)."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def records(self) -> list[Record] | None:
+        """The records since the last call; None if it has ended, and the reader fetches from the unchanged `offset`."""
+
+
 class ReadableLog(WatchedLog, Protocol):
     """A partition that consumers and scans read."""
 
@@ -88,7 +103,7 @@ class ReadableLog(WatchedLog, Protocol):
     def point(self, offset: int, committed: bool, /) -> PointRead | None:
         """The records of the batch that holds `offset`; None if `fetch` must find out why they cannot be read alone."""
 
-    def tail(self, offset: int, isolation: str) -> Tail | None: ...
+    def tail(self, offset: int, isolation: str) -> TailedLog | None: ...
     def unread_bytes(self, offset: int) -> int | None: ...
     def epoch_end(self, epoch: int) -> tuple[int, int]: ...
     def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None: ...

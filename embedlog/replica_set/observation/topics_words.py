@@ -12,10 +12,12 @@ WORD_BITS: Final = 32  # of the topics word in a control page
 
 def version(pages: Sequence[system.Page]) -> int:
     """The topics word of every page, for `followed`; odd during a change of one of them."""
-    joined = odd = 0
-    for at, page in enumerate(pages):
+    joined = odd = at = 0
+    for page in pages:
         word = page.topics()
-        joined, odd = joined | word << (WORD_BITS * at), odd | word & 1
+        joined |= word << at
+        odd |= word & 1
+        at += WORD_BITS
     return joined << 1 | odd
 
 

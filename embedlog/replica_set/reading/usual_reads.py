@@ -1,0 +1,54 @@
+"""This module lets readers of a set use the short paths of the leader's partition while nothing in the set changes.
+
+A short path reads one file and one control page. It shows neither that a decision has another leader, nor that a directory was
+removed or opened again. So each of its results counts only if, after the read, the topics word of every directory and the
+directories themselves are those of the last look for the leader (LEDPARTITION-4, LEDPARTITION-5). Otherwise the reader fetches
+from its unchanged offset, which finds the present leader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Record
+    from embedlog._native.system import Page
+    from embedlog.partition.usual.tail import Tail
+    from embedlog.replica_set.leaders import Leader
+    from embedlog.replica_set.open_directories import OpenDirectories
+
+
+class LeaderWatch:
+    """A leader, and what the set showed when it was looked for. Threads: any."""
+
+    __slots__ = ("_changes", "_directories", "_words", "leader")
+
+    def __init__(self, leader: Leader, directories: OpenDirectories, changes: int, words: list[tuple[Page, int]]) -> None:
+        """`words`: the page of each directory with its topics word."""
+        self.leader = leader
+        self._directories, self._changes, self._words = directories, changes, words
+
+    def is_unchanged(self) -> bool:
+        """Whether no decision was made and no directory has failed or returned since."""
+        if self._directories.changes != self._changes:
+            return False
+        return not any(page.closed or page.topics() != word for page, word in self._words)
+
+
+class LeaderTail:
+    """As `Tail`, of a leader that is watched. Threads: one at a time."""
+
+    __slots__ = ("_tail", "_watch", "end", "epoch", "offset", "size_bytes")
+
+    def __init__(self, tail: Tail, watch: LeaderWatch) -> None:
+        self._tail, self._watch = tail, watch
+        self.offset, self.end, self.epoch, self.size_bytes = tail.offset, tail.end, tail.epoch, tail.size_bytes
+
+    def records(self) -> list[Record] | None:
+        """As `Tail.records`. None also after a change in the set; then `offset` is unchanged."""
+        tail = self._tail
+        found = tail.records()
+        if found is None or not self._watch.is_unchanged():
+            return None
+        self.offset, self.end, self.size_bytes = tail.offset, tail.end, tail.size_bytes
+        return found
