@@ -63,7 +63,8 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         self._engine = engine
         self._config = config
         self._sync: Producer[K, V] | None = None
-        self._closed = False
+        self._closed = False  # a close has begun
+        self._ended = False  # a close has done all of its steps, or a thread will
         self._executor = Executor("embedlog-async-producer", THREADS)
         self._steps = Executor("embedlog-async-producer-steps")  # one thread: topics, transactions and close, in order
         self._routes: dict[str, Router] = {}
@@ -291,28 +292,32 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             self._sync._raise_last()
 
     async def _end(self, timeout: float | None = None) -> None:
-        if self._closed:
-            return
         self._closed = True
         self._routes = {}
 
         def end() -> None:  # on the thread, where a first call may have made the producer meanwhile
-            if self._sync is not None:
-                self._sync._end(self._await_unfinished(timeout))
+            try:
+                if self._sync is not None:
+                    self._sync._end(self._await_unfinished(timeout))
+            finally:
+                self._ended = True
 
-        def log_last() -> None:
+        def end_alone() -> None:
+            end()
             if self._sync is not None:
                 self._sync._log_last()
 
         try:
-            if self._steps.has_threads:
+            if self._steps.has_threads and not self._ended:
                 await self._steps.run(end)  # not after the calls that wait for memory: it ends their wait
         except asyncio.CancelledError:
-            self._steps.post(log_last)  # after the end
+            self._steps.post(end_alone)  # it may be that no thread has taken the first call
+            self._ended = True
             raise
         finally:
-            self._executor.shutdown()
-            self._steps.shutdown()
+            if self._ended or not self._steps.has_threads:  # after an interrupt the next close needs the thread
+                self._executor.shutdown()
+                self._steps.shutdown()
 
     # ---- transactions ----------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ class Sender:
             return
         targets = [self._targets[queue] for queue in queues if queue.enter()]
         try:
-            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS).used():  # each delivery meets the error again
+            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS).begin():  # each delivery meets the error again
                 for target in targets:
                     self._locate(target)
                 self.appender.announce([target for target in targets if target.attempt or self._begin(target)])
@@ -239,7 +239,7 @@ class Sender:
                 raise target.dropped
             self.in_flight = len(attempt.batches)
             attempt.until_ns = attempt.until_ns or self._deadline_ns(attempt.batches[0])
-            with part.used():
+            with part.begin():
                 appended = self._append(target, attempt, attempt.until_ns)
         except BaseException as error:  # noqa: BLE001  (as above)
             self.in_flight = 0
