@@ -186,6 +186,11 @@ class Engine:
         page = self.home.directory.page
         return 1 if page is None or page.locked else page.topics()
 
+    def topic_pages(self) -> Sequence[system.Page]:
+        """The pages whose topics words change with the topics of the log, where reading them costs nothing."""
+        page = self.home.directory.page
+        return () if page is None or page.locked else (page,)
+
     def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in a `topics_version`."""
         page = self.home.context.directory_page

@@ -166,7 +166,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         """The metadata of a topic; read again if it changed, is too old, or lacks the partition."""
         topic, partition = given.topic, given.partition
         known, until = self._known.get(topic, (None, 0.0))
-        current = known is not None and pipeline.known(topic) is known
+        current = known is not None and pipeline.known(topic) is known and known.route is not None and not known.route.moved
         recent = current and (topic in self._routes or time.monotonic() < until)
         if known is not None and recent and (partition is None or known.target_of(partition) is not None):
             return known
@@ -174,14 +174,14 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
 
     async def _present_target(self, pipeline: Pipeline, topic: str) -> TopicTarget:
         """The metadata of a topic, read now."""
-        found = await self._steps.run(lambda: pipeline.topic_target(topic))
+        found = await self._steps.run(lambda: pipeline.topic_target(topic, followed=True))
         self._known[topic] = found, time.monotonic() + CHECK_S
         return found
 
     async def _put(self, pipeline: Pipeline, topic_target: TopicTarget, item: Item) -> Future:
         """Append the record to its partition queue as soon as there is memory and no earlier call waits."""
         route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
-        future = None if self._waiting else route.append(*item)
+        future = None if self._waiting else route.append(*item, False)
         if future is not None:
             return future
         try:
