@@ -143,14 +143,18 @@ def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
     return end if position + SIZE_MIN[head[MAGIC_AT]] <= end <= size else None
 
 
-def batch_at(fd: int, path: Path, position: int, size: int) -> Batches | None:
-    """The batch or message at a position, as one row, if its checksum and its counts are right."""
+def batch_at(fd: int, path: Path, position: int, size: int, *, anywhere: bool = False) -> Batches | None:
+    """The batch or message at a position, as one row, if its checksum and its counts are right, and its offsets can be in the
+    segment; `anywhere`: whatever they are.
+    """
     end = end_of_batch(fd, path, position, size)
     if end is None:
         return None
-    for batches in Walk(fd, path, Chain(gaps_allowed=True), position, end):
-        return batches
-    return None
+    chain = Chain(gaps_allowed=True)
+    walk = Walk(fd, path, chain, position, end)
+    if anywhere:
+        chain.segment_base = -1
+    return next(iter(walk), None)
 
 
 def search_batch(fd: int, path: Path, start: int, size: int, low: int = 0, high: int = LOG_OFFSET_MAX) -> Batches | None:

@@ -130,7 +130,8 @@ class SegmentReader:
         expected, follower = self.chain.next_offset, self._valid_at(end)
         following = self._expected.ceiling if end >= self._expected.size else -1 if follower is None else follower[0]
         self.chain.epoch = -1
-        fits = following == expected + after - first or (following < 0 and not self._expected.gaps_allowed)
+        overflows = after - 1 - self._expected.base > OFFSETS_MAX  # a cleaner before Kafka 1.1 may have left it so
+        fits = following == expected + after - first or (following < 0 and not self._expected.gaps_allowed and not overflows)
         if fits and first != expected:  # an epoch that decreases can be that of the batch before
             self.chain.next_offset = expected + after - first
             return Span(at, end, expected, self.chain.next_offset, problem, header=True)
@@ -142,7 +143,7 @@ class SegmentReader:
 
     def _valid_at(self, position: int) -> tuple[int, int, int] | None:
         """First offset, offset after the last record, and end of a batch with a valid checksum, None for any other bytes."""
-        found = segment.batch_at(self._fd, self._path, position, self._expected.size)
+        found = segment.batch_at(self._fd, self._path, position, self._expected.size, anywhere=True)
         if found is None:
             return None
         first = int(found["base_offset"][0])
