@@ -219,13 +219,14 @@ class SetMembers:
 
         It contains the topics word of every directory, for `followed`.
         """
-        return topics_words.version(self._pages())
+        return topics_words.version(self.pages())
 
     def followed(self, version: int) -> list[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
-        return topics_words.followed(self._pages(), version)
+        return topics_words.followed(self.pages(), version)
 
-    def _pages(self) -> list[system.Page]:
+    def pages(self) -> list[system.Page]:
+        """The control pages of the open directories."""
         pages = [each.directory.log_directory.context.directory_page for each in self.opened()]
         return [page for page in pages if page is not None and not page.closed]
 
