@@ -45,16 +45,22 @@ class InterceptorChain:
     def notify(self, method: str, *arguments: object) -> None:
         """Calls the method of every interceptor that has it."""
         for each in self._having[method]:
-            try:
-                getattr(each, method)(*arguments)
-            except BaseException as error:  # whatever the user's code raises: the others are called
-                if _callbacks.interrupts(error):
-                    raise
-                self._report(method, each)
+            self._notify(each, method, *arguments)
+
+    def _notify(self, interceptor: Any, method: str, *arguments: object) -> None:
+        try:
+            getattr(interceptor, method)(*arguments)
+        except BaseException as error:  # whatever the user's code raises: the others are called
+            if _callbacks.interrupts(error):
+                raise
+            self._report(method, interceptor)
 
     def close(self) -> None:
-        """Closes every interceptor that has a method `close`."""
-        self.notify("close")
+        """Closes every interceptor that has a method `close`, once; after an interrupt the next call closes the rest."""
+        left = self._having["close"]
+        while left:
+            self._notify(left[0], "close")
+            del left[:1]
 
     def _report(self, method: str, interceptor: object, subject: str = "") -> None:
         _callbacks.report(self._logger, "%s of the interceptor %r failed%s", method, interceptor, subject)

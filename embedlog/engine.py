@@ -3,7 +3,8 @@
 ENGINE-1  an engine has at least one directory. With one, its topics and partitions are those of that directory; only `topic`,
     `_opened` and `all_partitions` decide which directory serves a topic or a partition
 ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
-ENGINE-3  closing is idempotent; an error in one directory does not keep the others open
+ENGINE-3  closing is idempotent; an error in one directory does not keep the others open. A close after an interrupted one
+    completes it: `_left` is set last, and every step may be repeated
 ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process), handles of this process
 ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was acquired
 """
@@ -15,12 +16,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
 
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import waits
+from embedlog._native.scope import Guard
 from embedlog.clients import Children
 from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
@@ -80,7 +83,10 @@ class Engine:
         self.metrics, self.traffic = Metrics(), dict[str, Traffic]()  # what this process does with the log
         self.loads = Work(progress)
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = False  # a close has begun
+        self._left = False  # a close has done all of its steps
+        self._is_inside = True  # no directory was left: work in them is possible
+        self._leaving = threading.Lock()  # held during these steps
         self._closer: int | None = None
         self._mutex = threading.RLock()
         self.interposer: Interposer | None = None
@@ -179,6 +185,11 @@ class Engine:
         """`topics_version` where reading it costs less than a `stat`, otherwise 1."""
         page = self.home.directory.page
         return 1 if page is None or page.locked else page.topics()
+
+    def topic_pages(self) -> Sequence[system.Page]:
+        """The pages whose topics words change with the topics of the log, where reading them costs nothing."""
+        page = self.home.directory.page
+        return () if page is None or page.locked else (page,)
 
     def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in a `topics_version`."""
@@ -327,7 +338,7 @@ class Engine:
             directory.flush(names)
 
     def close(self) -> None:
-        """Close the directory; the last process shuts it down cleanly. Idempotent.
+        """Close the directory; the last process shuts it down cleanly. Idempotent: after an interrupt the next call goes on.
 
         Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
         """
@@ -337,15 +348,25 @@ class Engine:
             self._leave()
 
     def _leave(self) -> None:
-        with self._mutex:
-            if self._closed:
+        with Guard(self._leaving.release, partial(self._leaving.acquire, blocking=False)) as taken:
+            if not taken or self._left:  # another thread, or the call that a signal handler interrupts, does it
                 return
-            self._closed = True
+            with self._mutex:
+                self._closed = True
+            try:
+                self._leave_in_order()
+            except Exception:
+                self._left = True
+                raise
+            self._left = True  # last: after an interrupt the next close does the steps again
+
+    def _leave_in_order(self) -> None:
+        """The steps of a close. Each one may be repeated; after an interrupt the others are still done."""
         try:
             self.loads.end()
             for service in self._services:
                 service.stop()
-        finally:  # also after an interrupt: the next call of `close` does nothing
+        finally:
             self._leave_all()
 
     def _leave_all(self) -> None:
@@ -353,9 +374,11 @@ class Engine:
             leaving.callback(self._release)
             leaving.callback(self._leave_directories)
             self._closer = threading.get_ident()  # the only thread that may still use the partitions
-            self._end()
+            if self._is_inside:
+                self._end()
 
     def _leave_directories(self) -> None:
+        self._is_inside = False
         with contextlib.ExitStack() as leaving:
             for directory in reversed(self.directories):
                 leaving.callback(self._leave_directory, directory)
@@ -366,7 +389,8 @@ class Engine:
             for each in reversed(list(self._transactions.values())):
                 leaving.callback(each.close)
             for directory in reversed(self.directories):
-                leaving.callback(directory.close)
+                if directory.is_left:  # otherwise the next close, after an interrupt, needs its partitions to leave it in order
+                    leaving.callback(directory.close)
 
     def _end(self) -> None:
         """Work before the directories are left: none for one directory."""

@@ -384,6 +384,11 @@ class LogDirectory:
         """Leave the directory; the last process closes the dirty partitions in order (LOGDIRECTORY-3). Raises DurabilityError."""
         self.directory.leave(self._close_all)
 
+    @property
+    def is_left(self) -> bool:
+        """Whether this process is not in the directory any more."""
+        return self.directory.is_left
+
     def _close_all(self) -> None:
         """As the last process: close every dirty partition cleanly."""
         every = self.directory.foreign and not self.directory.clean

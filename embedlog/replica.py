@@ -142,6 +142,9 @@ class ReplicatedEngine(Engine):
     def mapped_topics_version(self) -> int:
         return 1 if self.config.shared == "locks" else self.topics_version()
 
+    def topic_pages(self) -> Sequence[system.Page]:
+        return () if self.config.shared == "locks" else self.set.members.pages()
+
     def _followed(self, topics: int) -> Sequence[tuple[system.Page, int]]:
         return self.set.members.followed(topics)
 

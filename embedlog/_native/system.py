@@ -90,6 +90,9 @@ def _written(code: int) -> None:
         raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
 
 
+TOPICS_FUNCTION: Final = int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_topics")))  # its address, for the other extension
+
+
 class Page:
     """A control page: mapped, or a private copy that is read and written under a lock on its file (`locked`).
 
@@ -167,6 +170,11 @@ class Page:
     def topics(self) -> int:
         """Of a directory's page: the topics word, which changes with the topics and is odd during a change."""
         return int(lib.el_topics(self.raw))
+
+    @property
+    def place(self) -> tuple[object, int]:
+        """What keeps the page in memory, also after `close`, and its address, for the other extension."""
+        return self.raw, int(ffi.cast("uintptr_t", self.raw))
 
     def move_topics(self, done: bool) -> None:
         """Change the topics word before and after a change of the topics, and wake its waiters. REQUIRES the directory lock."""

@@ -63,7 +63,7 @@ class Housekeeper:
     def stop(self) -> None:
         """End the thread and wait for it, within the limit (HOUSEKEEPER-3). Idempotent."""
         self._stop.set()
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             timeout_ms = self._engine.config.lock_timeout_ms
             if self._ended.wait(timeout_ms / 1000):  # not join(): after an interrupt it considers the thread ended
@@ -73,6 +73,7 @@ class Housekeeper:
                     "the housekeeper of %s is still at work after %d ms (lock.timeout.ms); the log is closed without it",
                     self._engine.path, timeout_ms,
                 )  # fmt: skip
+            self._thread = None  # after the wait, which an interrupt may have left to the next call
             return
         self._close_jobs()
 

@@ -78,7 +78,8 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
         self._topics = list(topics)
         self._config = config
         self._sync: Consumer[K, V] | None = None
-        self._closed = False
+        self._closed = False  # a close has begun
+        self._ended = False  # a close has done all of its steps
         self._executor = Executor("embedlog-async-consumer")
         self._one_task = OneTask("this consumer")
         self._returned_count = 0  # since the loop last ran other tasks
@@ -336,23 +337,30 @@ class AsyncConsumer(Generic[K, V], metaclass=other_clients.Hinting):
             self._sync.wakeup()
 
     async def close(self, timeout: float | None = CLOSE_S) -> None:
-        """As `Consumer.close`: a call that waits in another task raises ClosedError, and an iteration ends. Idempotent."""
+        """As `Consumer.close`: a call that waits in another task raises ClosedError, and an iteration ends. Idempotent.
+
+        After a cancellation or an interrupt the next call completes the close.
+        """
         await self._end(seconds(timeout, "close()"))
 
     async def _end(self, timeout: float | None, *, automatic: bool = True) -> None:
-        if self._closed:
-            return
         self._closed = True
         if self._sync is not None:
             self._sync._waiting.stop()  # ends the thread's wait; the close runs after it
 
         def end() -> None:  # on the thread, where a first call may have made the consumer meanwhile
-            if self._sync is not None:
-                self._sync._end(timeout, automatic=automatic)
+            try:
+                if self._sync is not None:
+                    self._sync._end(timeout, automatic=automatic)
+            finally:
+                self._ended = True
 
-        if self._executor.has_threads:
-            await self._on_thread(end)
-        self._executor.shutdown()
+        try:
+            if self._executor.has_threads and not self._ended:
+                await self._on_thread(end)
+        finally:
+            if self._ended or not self._executor.has_threads:  # after an interrupt the next close needs the thread
+                self._executor.shutdown()
 
     async def _on_thread(self, call: Callable[[], Found]) -> Found:
         """A call on the consumer's thread, also while that waits for the listener that calls."""

@@ -63,7 +63,8 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         self._engine = engine
         self._config = config
         self._sync: Producer[K, V] | None = None
-        self._closed = False
+        self._closed = False  # a close has begun
+        self._ended = False  # a close has done all of its steps, or a thread will
         self._executor = Executor("embedlog-async-producer", THREADS)
         self._steps = Executor("embedlog-async-producer-steps")  # one thread: topics, transactions and close, in order
         self._routes: dict[str, Router] = {}
@@ -165,7 +166,7 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
         """The metadata of a topic; read again if it changed, is too old, or lacks the partition."""
         topic, partition = given.topic, given.partition
         known, until = self._known.get(topic, (None, 0.0))
-        current = known is not None and pipeline.known(topic) is known
+        current = known is not None and pipeline.known(topic) is known and known.route is not None and not known.route.moved
         recent = current and (topic in self._routes or time.monotonic() < until)
         if known is not None and recent and (partition is None or known.target_of(partition) is not None):
             return known
@@ -173,14 +174,14 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
 
     async def _present_target(self, pipeline: Pipeline, topic: str) -> TopicTarget:
         """The metadata of a topic, read now."""
-        found = await self._steps.run(lambda: pipeline.topic_target(topic))
+        found = await self._steps.run(lambda: pipeline.topic_target(topic, followed=True))
         self._known[topic] = found, time.monotonic() + CHECK_S
         return found
 
     async def _put(self, pipeline: Pipeline, topic_target: TopicTarget, item: Item) -> Future:
         """Append the record to its partition queue as soon as there is memory and no earlier call waits."""
         route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
-        future = None if self._waiting else route.append(*item)
+        future = None if self._waiting else route.append(*item, False)
         if future is not None:
             return future
         try:
@@ -291,28 +292,32 @@ class AsyncProducer(Generic[K, V], metaclass=other_clients.Hinting):
             self._sync._raise_last()
 
     async def _end(self, timeout: float | None = None) -> None:
-        if self._closed:
-            return
         self._closed = True
         self._routes = {}
 
         def end() -> None:  # on the thread, where a first call may have made the producer meanwhile
-            if self._sync is not None:
-                self._sync._end(self._await_unfinished(timeout))
+            try:
+                if self._sync is not None:
+                    self._sync._end(self._await_unfinished(timeout))
+            finally:
+                self._ended = True
 
-        def log_last() -> None:
+        def end_alone() -> None:
+            end()
             if self._sync is not None:
                 self._sync._log_last()
 
         try:
-            if self._steps.has_threads:
+            if self._steps.has_threads and not self._ended:
                 await self._steps.run(end)  # not after the calls that wait for memory: it ends their wait
         except asyncio.CancelledError:
-            self._steps.post(log_last)  # after the end
+            self._steps.post(end_alone)  # it may be that no thread has taken the first call
+            self._ended = True
             raise
         finally:
-            self._executor.shutdown()
-            self._steps.shutdown()
+            if self._ended or not self._steps.has_threads:  # after an interrupt the next close needs the thread
+                self._executor.shutdown()
+                self._steps.shutdown()
 
     # ---- transactions ----------------------------------------------------------------------------
 

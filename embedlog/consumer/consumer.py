@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
 from embedlog._native._rows import Record
-from embedlog._native.scope import Claim
+from embedlog._native.scope import Claim, Setting
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords, other_clients
 from embedlog.config.client import ConsumerConfig, K, V
@@ -86,7 +86,8 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     ) -> None:
         self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
         self._engine = engine
-        self._closed = False
+        self._closed = False  # a close has begun
+        self._ended = False  # a close has done all of its steps
         self._closer: int | None = None
         self._name = self._config.client_id or _default_client_id(self._config)
         self._thread_guard = thread_guard(self._name)
@@ -391,30 +392,41 @@ class Consumer(Generic[K, V], metaclass=other_clients.Hinting):
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Commit what is due and leave the group, within `timeout` seconds, and release all partitions. Idempotent.
 
+        After an interrupt, such as Ctrl-C, the next call completes the close.
         The end of `with` by an exception commits nothing by itself if the last call had returned records. Any other call, also a
         wait in another thread, raises ClosedError. Raises a listener's exception.
         """
         self._end(seconds(timeout, "close()"))
 
     def _end(self, timeout: float | None, *, automatic: bool = True) -> None:
-        if self._closed:
+        if self._ended or self._closer == get_ident():  # a listener, or a signal handler, closes it inside a close
             return
         self._closed = True
         self._waiting.stop()
+        problem: Exception | None = None
         try:
-            with claimed_within(self._thread_guard, timeout if self._group is not None else 0.0):
-                self._closer = get_ident()  # the listeners in this thread may still use the consumer
+            self._release(timeout, automatic=automatic)
+        except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
+            if self._group is not None:
+                self._group.end_lease()
+        except Exception as error:  # noqa: BLE001 (of a listener: the consumer is closed first)
+            problem = error
+        self._reading.interceptors.close()
+        self._ended = True  # last: after an interrupt the next close does the steps again
+        if problem is not None:
+            raise problem
+
+    def _release(self, timeout: float | None, *, automatic: bool) -> None:
+        """Leave the group and release all partitions. It may be repeated. Raises ConcurrentUseError, a listener's exception."""
+        with claimed_within(self._thread_guard, timeout if self._group is not None else 0.0):
+            if self._ended:  # another thread was faster
+                return
+            with Setting(self, "_closer", get_ident()):  # the listeners in this thread may still use the consumer
                 if self._group is not None:
                     with bounded_waits(files.deadline_after(timeout), public=True):
                         self._group.close(timeout, automatic=automatic)
                 self._subscription.clear()
                 self._reading.replace(())
-        except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
-            if self._group is not None:
-                self._group.end_lease()
-        finally:
-            self._closer = None
-            self._reading.interceptors.close()
 
     def __enter__(self) -> Self:
         return self

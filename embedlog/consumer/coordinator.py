@@ -464,7 +464,8 @@ class ConsumerCoordinator:
 
     def end_lease(self) -> None:
         """End the lease: others detect at once that this member has ended, unless it is static."""
-        lease, self._lease = self._lease, None
-        self._watch = Watch(self._engine.transactions.liveness)
+        lease = self._lease
         if lease is not None:
             lease.end()
+        self._lease = None  # after its end, which an interrupt may have left to the next call
+        self._watch = Watch(self._engine.transactions.liveness)

@@ -106,6 +106,8 @@ class Membership:
         self._prepared = False  # partitions to revoke before this join are revoked
         # The new partitions of an assignment that is being taken: an interrupt leaves them, and the next step takes it again.
         self._arriving: list[TopicPartition] | None = None
+        # The partitions that a leave has not told to the listener: an interrupt leaves them, and the next leave tells them.
+        self._departing: list[TopicPartition] | None = None
         self._counts: Mapping[str, Any] | None = None  # the topics as the leader read them for the assignment
 
     # ---- calls of the consumer -------------------------------------------------------------------
@@ -238,6 +240,7 @@ class Membership:
 
     def _prepare(self, deadline_ns: int) -> None:
         """Revoke partitions before a join, once per rebalance."""
+        self._departing = None
         if self.generation != NO_GENERATION:
             revoked = rebalance_listener.to_revoke(
                 self._partitions.owned(), self._cooperative, self._subscription.topics.__contains__
@@ -369,12 +372,13 @@ class Membership:
 
     def leave(self, deadline_ns: int) -> None:
         """Revoke all partitions and leave, unless this member is static: its membership is kept for its next process."""
-        owned = sorted(self._partitions.owned())
+        owned = self._departing = sorted(self._partitions.owned()) if self._departing is None else self._departing
         try:
             if self.generation != NO_GENERATION:
                 self.listeners.revoked(owned)
             elif owned:
                 self.listeners.lost(owned)
+            self.generation, self._departing = NO_GENERATION, []
         finally:
             self._partitions.replace_owned(())
             if self.member_id != NO_MEMBER:
@@ -382,7 +386,7 @@ class Membership:
             self.part(deadline_ns)
         self.phase, self.generation, self.member_id, self._static_member_id = Phase.OUT, NO_GENERATION, NO_MEMBER, NO_MEMBER
         self._prepared = self.wanted = False
-        self._counts, self._last = None, []
+        self._counts, self._last, self._departing = None, [], None
 
     def part(self, deadline_ns: int) -> None:
         """Remove a dynamic member from the group. If that fails now, other members detect the end of its lease."""

@@ -425,6 +425,11 @@ class Directory:
         finally:
             self.release()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether this process holds no lock of the directory: after `leave` or `release`, and if it only reads."""
+        return self._open_lock is None
+
     def _write_mark(self) -> None:
         write_clean_mark(self.path, self.broker_epoch, self._mode, incarnation=self.incarnation)
         mark = files.facts_of(self.path / file_names.CLEAN_MARK)

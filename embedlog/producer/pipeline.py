@@ -219,7 +219,7 @@ class Pipeline:
 
     def _put(self, topic_target: TopicTarget, item: Item) -> Future:
         route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
-        future: Future | None = route.append(*item)
+        future: Future | None = route.append(*item, False)
         if future is None:
             future = self._wait_for(lambda: route.append(*item, True))
         return future
@@ -414,10 +414,12 @@ class Pipeline:
         """The target of a topic if it is known and, as far as the producer has noticed, unchanged."""
         return self._delivery.topic_targets.get(topic)
 
-    def topic_target(self, topic: str) -> TopicTarget:
-        """The target of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+    def topic_target(self, topic: str, *, followed: bool = False) -> TopicTarget:
+        """The target of a topic; `followed`: it is kept while its route has not moved. Raises UnknownTopicOrPartitionError,
+        InvalidTopicError.
+        """
         self._accumulator.start()
-        return self._delivery.topic_target(topic, self._rows, fast=self.plain)
+        return self._delivery.topic_target(topic, self._rows, fast=self.plain, followed=followed or self.plain)
 
 
 def _as_method(serializer: Any) -> Serialize | None:

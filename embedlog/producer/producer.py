@@ -211,8 +211,8 @@ class Producer(Generic[K, V], metaclass=other_clients.Hinting):
 
     def _end_interceptors(self) -> None:
         if not self._closed:
-            self._closed = True
             self._accumulator.afterwards(self._pipeline.interceptors.close)
+            self._closed = True  # last: after an interrupt the next close does the steps again
 
     def _end_transaction(self, timeout: float | None) -> None:
         try:

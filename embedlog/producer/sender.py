@@ -6,7 +6,8 @@ SENDER-2  every taken batch is settled; a batch known to be in the log never fai
     first. One that must be committed, or synced, counts only after that
 SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it stopped, until delivery.timeout.ms or
     retries are used up. No later batch of the queue overtakes it
-SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it
+SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it, and, where pages are mapped, when
+    it is accepted: a route follows the topics words (`router.c`)
 SENDER-5  a refused batch costs other batches nothing: batches that were written together are then tried one by one
 SENDER-6  a partition of a set that waits (for a leader, a larger ISR or a slow follower) holds up no other queue longer than
     SLICE_NS
@@ -59,6 +60,7 @@ logger = logging.getLogger("embedlog.producer")
 
 
 RUN_BYTES = 4 << 20  # batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
+WATCHED_MAX = 8  # control pages that a route watches, of a larger set the first ones
 JITTER = 0.2  # of the pause between attempts, as in Kafka
 
 # Transient errors: a full disk or an I/O error, or a lack of resources of this process
@@ -94,14 +96,22 @@ class Sender:
 
     # ---- topic targets ----------------------------------------------------------------------------
 
-    def topic_target(self, topic: str, rows: _rows.Accumulator, *, fast: bool) -> TopicTarget:
-        """The target of a topic, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+    def topic_target(self, topic: str, rows: _rows.Accumulator, *, fast: bool, followed: bool) -> TopicTarget:
+        """The target of a topic, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError.
+
+        `fast`: the next `send()` may use its route at once. `followed`: the route shows whether topics change from now on.
+        """
         if is_internal(check_name(topic)):
             raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
+        pages = self._engine.topic_pages()[:WATCHED_MAX] if followed else ()
+        seen = sum(page.topics() for page in pages)  # before the topic is read: a change meanwhile is noticed by the next call
         present = self._engine.topic(topic)
         count = present.partitions
         with self._lock:
             found = self.topic_targets.get(topic)
+            if found is not None and count < found.partition_count:  # it was deleted, and made anew
+                self._remove(found)
+                found = None
             if found is None:
                 config = self._engine.topic_config(topic)
                 found = TopicTarget(topic, config, self._settings, rows)
@@ -113,9 +123,18 @@ class Sender:
             if found.route is None or found.partition_count < count:
                 found.grow(count, list(self._engine.topic(topic).here))
                 self._targets.update((target.queue, target) for target in found.targets)
-            if fast and found.route is not None:
-                self.routes[topic] = found.route
+            if found.route is not None:
+                if pages:
+                    found.route.follow(tuple(page.place for page in pages), system.TOPICS_FUNCTION, seen)
+                if fast:
+                    self.routes[topic] = found.route
             return found
+
+    def _remove(self, topic_target: TopicTarget) -> None:
+        """Forget a topic that has changed; if it exists again, it uses the same queues. REQUIRES the lock."""
+        self.routes.pop(topic_target.name, None)
+        self._removed_targets[topic_target.name] = topic_target.targets
+        self.topic_targets.pop(topic_target.name, None)
 
     def _check_topic(self, target: QueueTarget) -> None:
         """Send the next `send()` to the checked path if the topic has changed."""
@@ -130,9 +149,10 @@ class Sender:
             return
         with self._lock:
             self.routes.pop(topic_target.name, None)
+            if self.topic_targets.get(topic_target.name) is not topic_target:
+                return  # a call was faster
             if count < topic_target.partition_count:
-                self._removed_targets[topic_target.name] = topic_target.targets
-                self.topic_targets.pop(topic_target.name, None)
+                self._remove(topic_target)
             elif changed:
                 self._reconfigure(topic_target, config)
 
@@ -157,7 +177,7 @@ class Sender:
             return
         targets = [self._targets[queue] for queue in queues if queue.enter()]
         try:
-            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS).used():  # each delivery meets the error again
+            with contextlib.suppress(EmbedlogError), Slice(lambda: True, SLICE_NS).begin():  # each delivery meets the error again
                 for target in targets:
                     self._locate(target)
                 self.appender.announce([target for target in targets if target.attempt or self._begin(target)])
@@ -236,7 +256,7 @@ class Sender:
                 raise target.dropped
             self.in_flight = len(attempt.batches)
             attempt.until_ns = attempt.until_ns or self._deadline_ns(attempt.batches[0])
-            with part.used():
+            with part.begin():
                 appended = self._append(target, attempt, attempt.until_ns)
         except BaseException as error:  # noqa: BLE001  (as above)
             self.in_flight = 0
@@ -392,6 +412,8 @@ class Sender:
             target.attempt = None
             target.queue.rest(0)
             self.appender.lost(target, attempt, error)
+            if isinstance(error, UnknownTopicOrPartitionError):
+                self._check_topic(target)  # before the futures fail: who sends again then uses the present partitions
             there = 0 if isinstance(error, DurabilityError) or target.awaits_sync else attempt.whole
             if there:
                 self._settle(batches[:there], attempt.counts[:there], attempt.progress.appended())

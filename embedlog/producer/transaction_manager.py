@@ -245,7 +245,10 @@ class Transaction:
         self._verb("send_offsets_to_transaction", "send_offsets", None, add)  # a wrong state is named before wrong arguments
 
     def close(self, timeout_s: float | None) -> None:
-        """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it."""
+        """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it.
+
+        After an interrupt the next close does it.
+        """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             if self.state is State.IN_TRANSACTION:
@@ -255,8 +258,10 @@ class Transaction:
                     self.commit()
                 elif "abort_transaction" in CALLS[self.state]:
                     self.abort()
-        finally:
+        except Exception:
             self.leave()
+            raise
+        self.leave()
 
     def leave(self) -> None:
         """Leave an open transaction for other processes to abort."""

@@ -228,13 +228,13 @@ class SetMembers:
 
         It contains the topics word of every directory, for `followed`.
         """
-        return topics_words.version(self._pages())
+        return topics_words.version(self.pages())
 
     def followed(self, version: int) -> list[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
-        return topics_words.followed(self._pages(), version)
+        return topics_words.followed(self.pages(), version)
 
-    def _pages(self) -> list[system.Page]:
+    def pages(self) -> list[system.Page]:
         """The pages of the open directories that are not closed, by node. They are looked for after a change only."""
         openings, (known_openings, known) = self._openings, self._known_pages
         if openings == known_openings and not any(page.closed for page in known):

@@ -51,7 +51,7 @@ def work_end(deadline_ns: int) -> int:
 
 
 class Slice:
-    """This thread may have other work while it is `used`. `busy` shows whether it has some now.
+    """This thread may have other work between `begin` and its end. `busy` shows whether it has some now.
 
     `ended`: a call inside ended early for that, so its error says nothing; it may be made again. `awaits`: a change of the set.
     """
@@ -62,7 +62,7 @@ class Slice:
         self._busy, self._slice_ns, self._until_ns = busy, slice_ns, NEVER_NS
         self.ended = self.awaits = False
 
-    def used(self) -> Setting[Slice]:
+    def begin(self) -> Setting[Slice]:
         """A context, which begins now."""
         self._until_ns = system.boot_ns() + self._slice_ns
         return Setting(_calls, "part", self)

@@ -64,7 +64,7 @@ def test_the_close_does_not_wait_without_limit_for_a_stuck_housekeeper(
 def test_an_interrupt_of_the_wait_for_the_housekeeper_leaves_the_directories(
     tmp_path: Path, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next close does nothing: what the first one has left stayed open until the process ended."""
+    """Else they stayed open until the process ended: nobody calls `close` again after Ctrl-C."""
     real = Housekeeper.stop
 
     def interrupted(housekeeper: Housekeeper) -> None:
@@ -78,6 +78,7 @@ def test_an_interrupt_of_the_wait_for_the_housekeeper_leaves_the_directories(
     monkeypatch.setattr(Housekeeper, "stop", interrupted)
     with pytest.raises(KeyboardInterrupt):
         log.close()
-    log.close()
     for name in names:
         assert (tmp_path / name / file_names.CLEAN_MARK).exists()
+    monkeypatch.undo()
+    log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from embedlog.format import buffer_pool
 from embedlog.format.buffer_pool import BufferPool
+from tests.interrupts.strike import Strike
 
 
 def test_a_block_comes_back_with_its_last_view() -> None:
@@ -113,3 +115,22 @@ def test_what_a_child_inherited_is_not_the_parents_next_buffer() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os.close(told)
     os.close(tell)
+
+
+def test_an_interrupt_at_any_point_of_a_lease_leaves_no_half_made_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its finalizer found no pool, and the interpreter printed an AttributeError."""
+    reports: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reports.append(report.exc_value))
+    nth = 0
+    has_struck = True
+    while has_struck:
+        nth += 1
+        pool = BufferPool()
+        strike = Strike(nth)
+        strike.run(lambda pool=pool: pool.lease(100))  # type: ignore[misc]
+        has_struck = strike.has_struck
+        del strike
+        gc.collect()
+        assert pool.lease(100).view.nbytes == 100
+    assert nth > 3
+    assert [report for report in reports if not isinstance(report, KeyboardInterrupt)] == []

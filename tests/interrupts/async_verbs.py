@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from embedlog import AsyncConsumer, AsyncProducer, GroupMetadata, OffsetAndMetadata
-from tests.interrupts.consumer_verbs import COUNT, READ, READ_TPS, filled
+from tests.interrupts.consumer_verbs import COUNT, READ, READ_TPS, filled, reader
 from tests.interrupts.producer_verbs import ended
 from tests.interrupts.runner import Use
 from tests.interrupts.verbs import verb
@@ -179,9 +179,8 @@ def async_transactions(world: World) -> Use:
 
 @verb("AsyncConsumer.poll", "AsyncConsumer.batches", "AsyncConsumer.__aiter__", "AsyncConsumer.position")
 def async_poll(world: World) -> Use:
-    filled(world)
     loop = Loop()
-    consumer = world.log.async_consumer(auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = reader(world, world.log.async_consumer)
     tp = READ_TPS[0]
     loop.run(consumer.assign([tp]))
     returned: list[Any] = []
@@ -224,7 +223,7 @@ def async_member(world: World) -> Use:
     begin = dict.fromkeys(READ_TPS, OffsetAndMetadata(0))
 
     async def visit() -> None:
-        client = world.log.async_consumer(group_id="async-visitors", auto_offset_reset="earliest", enable_auto_commit=False)
+        client = reader(world, world.log.async_consumer, group_id="async-visitors")
         made.append(client)
         async with client as consumer:
             await consumer.start()
@@ -245,7 +244,10 @@ def async_member(world: World) -> Use:
             loop.run_bounded(quietly(consumer))
         loop.run_bounded(visit())
 
-    return Use(lambda: loop.run(visit()), again, close=loop.close, abandon=lambda: loop.abandon(*map(quietly, made)))
+    def judge() -> None:
+        assert world.log.describe_group("async-visitors").members == (), "a member that was closed twice is in its group"
+
+    return Use(lambda: loop.run(visit()), again, judge=judge, close=loop.close, abandon=lambda: loop.abandon(*map(quietly, made)))
 
 
 @verb(
@@ -255,9 +257,8 @@ def async_member(world: World) -> Use:
     "AsyncConsumer.wakeup",
 )  # fmt: skip
 def async_positions(world: World) -> Use:
-    filled(world)
     loop = Loop()
-    consumer = world.log.async_consumer(auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = reader(world, world.log.async_consumer)
     tp = READ_TPS[0]
 
     async def move() -> None:

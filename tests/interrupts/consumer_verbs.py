@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
@@ -11,6 +12,8 @@ from tests.interrupts.runner import Use
 from tests.interrupts.verbs import verb
 from tests.interrupts.world import World
 from tests.interrupts.writers import PATIENCE_S
+
+Client = TypeVar("Client")
 
 COUNT = 200  # records in each partition of the topic that is read
 READ = "read"
@@ -25,6 +28,12 @@ def filled(world: World) -> None:
     with world.log.producer() as producer:
         for tp in READ_TPS:
             producer.send_batch(READ, [b"%d" % number for number in range(COUNT)], partition=tp.partition)
+
+
+def reader(world: World, make: Callable[..., Client], *topics: str, **options: Any) -> Client:
+    """A consumer from the begin on, by `log.consumer` or `log.async_consumer`, which commits only by itself."""
+    filled(world)
+    return make(*topics, auto_offset_reset="earliest", enable_auto_commit=False, **options)
 
 
 class Reading:
@@ -67,8 +76,7 @@ class Reading:
 
 
 def reading(world: World, **options: Any) -> Reading:
-    filled(world)
-    consumer = world.log.consumer(auto_offset_reset="earliest", enable_auto_commit=False, **options)
+    consumer = reader(world, world.log.consumer, **options)
     consumer.assign(READ_TPS)
     return Reading(consumer)
 
@@ -134,8 +142,7 @@ def batches(world: World) -> Use:
     "Consumer.assign",
 )  # fmt: skip
 def positions(world: World) -> Use:
-    filled(world)
-    consumer = world.log.consumer(auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = reader(world, world.log.consumer)
 
     def call() -> None:
         tp = READ_TPS[0]
@@ -175,8 +182,7 @@ def positions(world: World) -> Use:
 
 @verb("Consumer.commit", "Consumer.committed", "Consumer.group_metadata")
 def commit(world: World) -> Use:
-    filled(world)
-    consumer = world.log.consumer(group_id="commits", enable_auto_commit=False)
+    consumer = reader(world, world.log.consumer, group_id="commits")
     consumer.assign(READ_TPS)
     numbers = iter(range(1, 1_000_000))
     possible = [0]
@@ -198,8 +204,7 @@ def commit(world: World) -> Use:
 
 @verb("Consumer.commit_async")
 def commit_async(world: World) -> Use:
-    filled(world)
-    consumer = world.log.consumer(group_id="async-commits", enable_auto_commit=False)
+    consumer = reader(world, world.log.consumer, group_id="async-commits")
     consumer.assign(READ_TPS)
     numbers = iter(range(1, 1_000_000))
 
@@ -219,8 +224,7 @@ def commit_async(world: World) -> Use:
 @verb("Consumer.poll", "Consumer.commit", "Consumer.subscribe", "Consumer.enforce_rebalance")
 def member(world: World) -> Use:
     """One member, which stays: it polls, commits, and takes part in a rebalance that it asks for."""
-    filled(world)
-    consumer = world.log.consumer(group_id="members", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = reader(world, world.log.consumer, group_id="members")
     consumer.subscribe([READ])
     state = Reading(consumer)
 
@@ -249,11 +253,10 @@ def member(world: World) -> Use:
 
 @verb("Log.consumer", "Consumer.__enter__", "Consumer.__exit__", "Consumer.close", "Consumer.unsubscribe", fresh=True)
 def join_and_leave(world: World) -> Use:
-    filled(world)
     made: list[embedlog.Consumer[Any, Any]] = []
 
     def consumer() -> embedlog.Consumer[Any, Any]:
-        return world.log.consumer(READ, group_id="visitors", auto_offset_reset="earliest", enable_auto_commit=False)
+        return reader(world, world.log.consumer, READ, group_id="visitors")
 
     def call() -> None:
         with consumer() as one:
@@ -268,7 +271,10 @@ def join_and_leave(world: World) -> Use:
             assert one.poll(timeout=PATIENCE_S, max_records=2)
             assert one.assignment() == set(READ_TPS)
 
-    return Use(call, again)
+    def judge() -> None:
+        assert world.log.describe_group("visitors").members == (), "a member that was closed twice is in its group"
+
+    return Use(call, again, judge=judge)
 
 
 @verb("Consumer.subscribe", fresh=True)

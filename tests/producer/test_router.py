@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embedlog._native import _rows
+from embedlog._native import _rows, system
+from embedlog.storage import files
 from tests.producer.test_partition_queues import accumulator
 
 
@@ -228,3 +230,35 @@ def test_a_key_goes_where_it_would_go_if_all_were_here_or_nowhere(key: bytes) ->
 def test_a_route_of_wrong_lanes_is_refused(numbers: list[int], count: int) -> None:
     with pytest.raises(ValueError, match=r"increasing order|below"):
         part(numbers, accumulator(), partition_count=count)
+
+
+# ---- changes of the topics ------------------------------------------------------------------------
+
+
+def test_a_route_takes_no_record_by_itself_after_the_topics_have_changed(tmp_path: Path) -> None:
+    (tmp_path / "page").write_bytes(bytes(4096))
+    with files.opened(tmp_path / "page", files.WRITE) as fd:
+        pages = [system.Page(fd, True), system.Page(fd, True)]
+    way = route(3, accumulator())
+    assert not way.moved
+    for _ in range(2):
+        way.follow(tuple(page.place for page in pages), system.TOPICS_FUNCTION, sum(page.topics() for page in pages))
+        assert not way.moved
+        assert way.append(b"v", b"k", None, None, ()) is not None
+        pages[0].touch_topics()
+        assert way.moved
+        assert way.append(b"v", b"k", None, None, ()) is None
+        assert way.append(b"v", b"k", None, None, (), False) is not None
+    for page in pages:
+        page.close()
+    pages.clear()
+    assert way.append(b"v", b"k", None, None, ()) is None, "the route keeps the memory of the pages"
+
+
+def test_a_route_watches_a_bounded_number_of_pages() -> None:
+    way = route(1, accumulator())
+    with pytest.raises(ValueError, match="at most 8 pages, not 9"):
+        way.follow(((None, 0),) * 9, 0, 0)
+    with pytest.raises(TypeError):
+        way.follow((None,), 0, 0)  # type: ignore[arg-type]
+    assert way.append(b"v", b"k", None, None, ()) is not None

@@ -121,7 +121,7 @@ def test_a_pause_of_the_copying_process_is_no_lag(clock: Clock) -> None:
 def test_a_copy_ends_early_for_other_work(clock: Clock) -> None:
     """A chunk is copied in each part, so the copy goes on."""
     step = FollowerLags(30 * SECOND_NS).watch(2, lambda: 9, 1 << 62)
-    with Slice(lambda: True, 0).used() as part:
+    with Slice(lambda: True, 0).begin() as part:
         assert step(3)
         assert not part.ended
         assert not step(4)

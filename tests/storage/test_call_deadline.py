@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_without_other_work_a_wait_lasts_for_a_slice(clock: list[int]) -> None:
     assert wait_end(FAR_NS) == work_end(FAR_NS) == FAR_NS
-    with Slice(lambda: False, SLICE_NS).used() as part:
+    with Slice(lambda: False, SLICE_NS).begin() as part:
         assert wait_end(FAR_NS) == work_end(FAR_NS) == NOW_NS + SLICE_NS
         assert not part.ended
         clock[0] += SLICE_NS
@@ -33,7 +33,7 @@ def test_without_other_work_a_wait_lasts_for_a_slice(clock: list[int]) -> None:
 def test_with_other_work_nothing_is_waited_for(clock: list[int]) -> None:
     """Work in steps goes on for the slice."""
     busy = [True]
-    with Slice(lambda: busy[0], SLICE_NS).used() as part:
+    with Slice(lambda: busy[0], SLICE_NS).begin() as part:
         assert work_end(FAR_NS) == NOW_NS + SLICE_NS
         assert not part.ended
         assert wait_end(FAR_NS) == 0
@@ -44,14 +44,14 @@ def test_with_other_work_nothing_is_waited_for(clock: list[int]) -> None:
 
 
 def test_a_deadline_ends_a_wait_as_without_other_work(clock: list[int]) -> None:
-    with Slice(lambda: True, SLICE_NS).used() as part:
+    with Slice(lambda: True, SLICE_NS).begin() as part:
         assert wait_end(NOW_NS) == NOW_NS
         assert work_end(NOW_NS + SLICE_NS) == NOW_NS + SLICE_NS
     assert not part.ended
 
 
 def test_the_inner_one_of_two_counts(clock: list[int]) -> None:
-    with Slice(lambda: True, SLICE_NS).used():
-        with Slice(lambda: False, 2 * SLICE_NS).used():
+    with Slice(lambda: True, SLICE_NS).begin():
+        with Slice(lambda: False, 2 * SLICE_NS).begin():
             assert wait_end(FAR_NS) == NOW_NS + 2 * SLICE_NS
         assert wait_end(FAR_NS) == 0

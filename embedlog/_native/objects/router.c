@@ -7,6 +7,10 @@
 
 PyTypeObject *el_router_type;
 
+enum { WATCHED_MAX = 8 };
+
+typedef int64_t (*topics_read)(const uint8_t *page); /* el_topics */
+
 typedef struct {
     PyObject_HEAD
     el_accumulator *accumulator;
@@ -22,6 +26,11 @@ typedef struct {
     int32_t sticky, count;
     int8_t keys_required, keys_ignored, adaptive;
     int8_t sparse;               /* the index of a queue is not its partition number */
+    int32_t watched_count;
+    const uint8_t *watched[WATCHED_MAX]; /* the control pages of the directories, whose topics words show that topics may have changed */
+    topics_read topics;
+    int64_t seen;                /* the sum of these words before the topic was read */
+    PyObject *pages;             /* what keeps their memory */
 } el_router;
 
 #define EL_OF_ROUTER(object) (((el_router *)(object))->accumulator)
@@ -97,6 +106,7 @@ static int router_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(EL_OBJECT(Py_TYPE(object)));
     Py_VISIT(EL_OBJECT(self->accumulator));
     Py_VISIT(self->queues);
+    Py_VISIT(self->pages);
     return 0;
 }
 
@@ -106,9 +116,47 @@ static void router_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     Py_XDECREF(EL_OBJECT(self->accumulator));
     Py_XDECREF(self->queues);
+    Py_XDECREF(self->pages);
     PyObject_GC_Del(object);
     Py_DECREF(type);
 }
+
+/* ---- changes of the topics ---------------------------------------------------------------------------------------- */
+
+/* Whether topics have changed since `follow`; 0 without pages. */
+static int topics_moved(const el_router *self) {
+    int64_t sum = 0;
+    for (int32_t place = 0; place < self->watched_count; place++) sum += self->topics(self->watched[place]);
+    return self->watched_count && sum != self->seen;
+}
+
+static PyObject *router_follow(PyObject *object, PyObject *args) {
+    el_router *self = (el_router *)object;
+    PyObject *pages;
+    unsigned long long function;
+    long long seen;
+    if (!PyArg_ParseTuple(args, "O!KL:follow", &PyTuple_Type, &pages, &function, &seen)) return NULL;
+    Py_ssize_t count = PyTuple_Size(pages);
+    if (count > WATCHED_MAX) return PyErr_Format(PyExc_ValueError, "at most %d pages, not %zd", WATCHED_MAX, count), NULL;
+    const uint8_t *watched[WATCHED_MAX];
+    for (Py_ssize_t place = 0; place < count; place++) {
+        PyObject *page = PyTuple_GetItem(pages, place), *owner;
+        unsigned long long address;
+        if (!PyTuple_Check(page)) return PyErr_SetString(PyExc_TypeError, "a page is a tuple of its owner and its address"), NULL;
+        if (!PyArg_ParseTuple(page, "OK:follow", &owner, &address)) return NULL;
+        watched[place] = (const uint8_t *)(uintptr_t)address;
+    }
+    PyObject *before = self->pages;
+    self->pages = Py_NewRef(pages);
+    for (Py_ssize_t place = 0; place < count; place++) self->watched[place] = watched[place];
+    self->topics = (topics_read)(uintptr_t)function;
+    self->watched_count = (int32_t)count;
+    self->seen = seen;
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *router_moved(PyObject *object, void *unused) { return PyBool_FromLong(topics_moved((el_router *)object)); }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
@@ -224,6 +272,7 @@ static PyObject *router_append(PyObject *object, PyObject *const *args, Py_ssize
     int waited = count == 6 && args[5] == Py_True;
     if (bound > self->request_limit || bound > shared->memory_limit - shared->memory_used || (shared->waiting && !waited)) Py_RETURN_NONE;
     if (self->keys_required && item.key_size < 0) Py_RETURN_NONE;
+    if (count == 5 && topics_moved(self)) Py_RETURN_NONE;
     int stuck;
     int32_t partition = partition_take(self, args[2], &item, &stuck);
     if (partition < 0) Py_RETURN_NONE;
@@ -246,6 +295,8 @@ static PyObject *router_stick(PyObject *object, PyObject *argument) {
 
 EL_FASTCALL(EL_OF_ROUTER, router_append)
 EL_METHOD(EL_OF_ROUTER, router_stick)
+EL_METHOD(EL_OF_ROUTER, router_follow)
+EL_GETTER(EL_OF_ROUTER, router_moved)
 EL_FIELDS(EL_OF_ROUTER)
 
 static PyMemberDef router_members[] = {
@@ -257,6 +308,7 @@ static PyMemberDef router_members[] = {
 static PyGetSetDef router_fields[] = {
     EL_FIELD_SET(seconds_until_ms, T_LONGLONG, el_router, "The unit of timestamps below it is checked; 0: no check."),
     EL_FIELD(sticky, T_INT, el_router, "Index of the queue for records without keys; -1 before the first."),
+    {"moved", EL_ALONE(router_moved), NULL, "Whether topics have changed since `follow`.", NULL},
     EL_FIELD(stuck_bytes, T_LONGLONG, el_router, "Bytes appended there since it was chosen."),
     {NULL},
 };
@@ -264,7 +316,11 @@ static PyGetSetDef router_fields[] = {
 static PyMethodDef router_methods[] = {
     {"append", (PyCFunction)(void (*)(void))EL_ALONE(router_append), METH_FASTCALL,
      "append(value, key, partition, timestamp_ms, headers, waited=False) -> Future\n\n"
-     "None for every unusual case: types, sizes, times, partitions, no memory, closed. `waited`: this thread is the next one to get memory."},
+     "None for every unusual case: types, sizes, times, partitions, no memory, closed. `waited`: this thread is the next one to get memory.\n"
+     "Without `waited` it is None, too, if topics have changed since `follow`."},
+    {"follow", EL_ALONE(router_follow), METH_VARARGS,
+     "follow(pages, function, seen): `pages` are (owner, address) of control pages, `function` is the address of el_topics, and `seen` the sum\n"
+     "of their topics words before the topic was read."},
     {"stick", EL_ALONE(router_stick), METH_O, "stick(size) -> the partition that takes the next `size` bytes without keys."},
     {NULL},
 };
