@@ -13,7 +13,7 @@ import errno
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -358,6 +358,27 @@ class Writer:
 # ---- tailing --------------------------------------------------------------------------------------
 
 TAIL_DATA, TAIL_NOTHING, TAIL_OTHERWISE = range(3)
+
+
+class TopicsWords:
+    """The topics words of the pages of several directories at one moment. Threads: any."""
+
+    __slots__ = ("_count", "_expected", "_raw", "pages", "words")
+
+    def __init__(self, pages: Sequence[Page], words: Sequence[int] | None = None) -> None:
+        """`words`: those of an earlier moment, in the order of the pages; the present ones if not given."""
+        self.pages = pages
+        self.words = [page.topics() for page in pages] if words is None else words
+        self._raw = ffi.new("uint8_t *[]", [page.raw for page in pages])
+        self._expected = ffi.new("int64_t[]", self.words)
+        self._count = len(pages)
+
+    def are_present(self) -> bool:
+        """Whether no page is closed, and each still has its word."""
+        for page in self.pages:
+            if page.closed:
+                return False
+        return bool(lib.el_topics_same(self._raw, self._expected, self._count))
 
 
 class Tailing:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+AT_ONCE_NS = 1  # a deadline (boot clock) that is over: nothing is waited for
 TOPICS_CHECK_S = 0.5  # between two checks of the topics while their word is odd: a change is in progress, or was not signalled
 GROUP_CHECK_S = 1.0  # between two checks of the partitions by a group member without a signal
 LEADER_CHECK_S = 0.2  # between two checks for a leader, without a decision
@@ -110,17 +111,13 @@ class Waiter:
                 if self._stopped or self._woken:
                     self.raise_if_interrupted()
                 if not data_came:  # after an append, collect first: it is the shorter path
-                    if self._replicated:
-                        with bounded_waits(system.boot_ns()):
-                            self._check_topics(subscription)
-                    else:
-                        self._check_topics(subscription)
+                    self._check_topics(subscription)
                 if duty is not None:
                     duty.run_duties()
                 found = None
                 if not short_until or not self._too_little(short_until, deadline):
                     if self._replicated:
-                        with bounded_waits(system.boot_ns()):
+                        with bounded_waits(AT_ONCE_NS):
                             found = collect()
                     else:
                         found = collect()
@@ -168,7 +165,11 @@ class Waiter:
         if word & 1 and subscription.kind == "assigned" and self._now - self._checked_s < TOPICS_CHECK_S:
             self._topics = word
             return
-        self._follow(subscription)
+        if self._replicated:
+            with bounded_waits(AT_ONCE_NS):
+                self._follow(subscription)
+        else:
+            self._follow(subscription)
         self._topics, self._checked_s = word, self._now
 
     def _too_late(self, found: Found | None, now: float) -> Found | None:

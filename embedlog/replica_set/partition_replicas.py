@@ -106,7 +106,9 @@ class PartitionReplicas(Leaders):
 
     def watch(self, leader: Leader, changes: int, version: int) -> LeaderWatch:
         """A leader that was looked for at these values of `changes` and `version`."""
-        return LeaderWatch(leader, self._directories, changes, self._directories.followed(version))
+        followed = self._directories.followed(version)
+        words = system.TopicsWords([page for page, _ in followed], [word for _, word in followed])
+        return LeaderWatch(leader, self._directories, changes, words)
 
     # ---- the commit ------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class SetMembers:
         self._opened: dict[int, Opened] = {}
         self._openings = 0  # a number that changes after `_opened`
         self._known_pages: tuple[int, list[system.Page]] = (-1, [])  # and the openings to which they belong
+        self._known_version = system.TopicsWords(()), 0  # the last words, and their version
         self._away: dict[str, str] = {}  # the reason by path
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
@@ -228,7 +229,13 @@ class SetMembers:
 
         It contains the topics word of every directory, for `followed`.
         """
-        return topics_words.version(self.pages())
+        pages, (words, known) = self.pages(), self._known_version
+        if words.pages is pages and words.are_present():
+            return known
+        words = system.TopicsWords(pages)
+        found = topics_words.version(words.words)
+        self._known_version = words, found
+        return found
 
     def followed(self, version: int) -> list[tuple[system.Page, int]]:
         """The pages of the directories, each with its topics word in `version`; NOT_FOLLOWED is that of each."""
@@ -237,8 +244,12 @@ class SetMembers:
     def pages(self) -> list[system.Page]:
         """The pages of the open directories that are not closed, by node. They are looked for after a change only."""
         openings, (known_openings, known) = self._openings, self._known_pages
-        if openings == known_openings and not any(page.closed for page in known):
-            return known
+        if openings == known_openings:
+            for page in known:
+                if page.closed:
+                    break
+            else:
+                return known
         pages = [each.directory.log_directory.context.directory_page for each in self.opened()]
         found = [page for page in pages if page is not None and not page.closed]
         self._known_pages = openings, found

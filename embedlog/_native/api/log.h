@@ -122,6 +122,8 @@ uint32_t *el_page_lock_word(uint8_t *page);
 int32_t el_directory_init(uint8_t *page, const el_identity *identity);
 /* The topics word of a directory: changes with its topics; odd during a change, or after the changing process was killed. */
 int64_t el_topics(const uint8_t *directory);
+/* Whether the topics words of several directories are these. */
+int32_t el_topics_same(const uint8_t *const *directories, const int64_t *words, int64_t count);
 /* Changes the topics word and wakes its waiters: before a change (`done` 0) and after it. REQUIRES: the directory lock. */
 int32_t el_topics_move(uint8_t *directory, int32_t done);
 /* Changes the word and wakes its waiters; whether topics are being changed stays as it was. Needs no lock. */

@@ -159,6 +159,13 @@ int64_t el_topics(const uint8_t *directory) {
     return word;
 }
 
+int32_t el_topics_same(const uint8_t *const *directories, const int64_t *words, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        if (el_topics(directories[at]) != words[at])
+            return 0;
+    return 1;
+}
+
 static int topics_moved(const el_watched_directory *directories, int64_t count) {
     for (int64_t at = 0; at < count; at++)
         if (directories[at].topics >= 0 && el_topics(directories[at].page) != directories[at].topics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from embedlog._native import system, waits
@@ -10,14 +10,11 @@ from embedlog._native import system, waits
 WORD_BITS: Final = 32  # of the topics word in a control page
 
 
-def version(pages: Sequence[system.Page]) -> int:
-    """The topics word of every page, for `followed`; odd during a change of one of them."""
-    joined = odd = at = 0
-    for page in pages:
-        word = page.topics()
-        joined |= word << at
-        odd |= word & 1
-        at += WORD_BITS
+def version(words: Iterable[int]) -> int:
+    """The topics words of the directories as one number, for `followed`; odd during a change of one of them."""
+    joined = odd = 0
+    for at, word in enumerate(words):
+        joined, odd = joined | word << (WORD_BITS * at), odd | word & 1
     return joined << 1 | odd
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
-    from embedlog._native.system import Page
+    from embedlog._native.system import TopicsWords
     from embedlog.partition.usual.tail import Tail
     from embedlog.replica_set.leaders import Leader
     from embedlog.replica_set.open_directories import OpenDirectories
@@ -23,16 +23,13 @@ class LeaderWatch:
 
     __slots__ = ("_changes", "_directories", "_words", "leader")
 
-    def __init__(self, leader: Leader, directories: OpenDirectories, changes: int, words: list[tuple[Page, int]]) -> None:
-        """`words`: the page of each directory with its topics word."""
+    def __init__(self, leader: Leader, directories: OpenDirectories, changes: int, words: TopicsWords) -> None:
         self.leader = leader
         self._directories, self._changes, self._words = directories, changes, words
 
     def is_unchanged(self) -> bool:
         """Whether no decision was made and no directory has failed or returned since."""
-        if self._directories.changes != self._changes:
-            return False
-        return not any(page.closed or page.topics() != word for page, word in self._words)
+        return self._directories.changes == self._changes and self._words.are_present()
 
 
 class LeaderTail:
