@@ -31,7 +31,6 @@ from embedlog.errors import (
 from embedlog.log_directory import LogDirectory
 from embedlog.replica_set import set_up
 from embedlog.replica_set.replica_set import ReplicaSet
-from embedlog.replication.state import LEAST
 from embedlog.storage import files
 from embedlog.storage.identity import new_id
 from embedlog.storage.liveness import Liveness
@@ -225,7 +224,7 @@ class ReplicatedEngine(Engine):
         """The `min.insync.replicas` for each topic that has no decided value, and would have one if this set had made it."""
         found = {}
         for topic in self.set.topics.all():
-            if LEAST in topic.config:
+            if "min.insync.replicas" in topic.config:
                 continue
             least = self._internal_replicas(topic.name)[1] if is_internal(topic.name) else self.config.min_insync_replicas
             if least > 1:

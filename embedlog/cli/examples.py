@@ -23,6 +23,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("embedlog -d data consume -t web -e -o stored -X group.id=readers", "what the group has not read yet"),
     ),
     "delete-records": (("embedlog -d data delete-records --topic web --partition 0 --before-offset 100", ""),),
+    "directories": (
+        ("embedlog -d disk1 -d disk2 directories --add disk3 --replicate 3", "a third directory with a copy of everything"),
+        ("embedlog -d disk1 -d disk2 -d disk3 directories --replace 2", "on a new disk at the path of the lost one"),
+    ),
     "du": (("embedlog -d data du --topic-list web", "the size of each partition of a topic"),),
     "dump": (
         ("embedlog -d data dump web-0 --print-data-log", "batches and records of a partition"),

@@ -123,6 +123,7 @@ class Sender:
             if found.route is None or found.partition_count < count:
                 found.grow(count, list(self._engine.topic(topic).here))
                 self._targets.update((target.queue, target) for target in found.targets)
+                found.make_route(count)
             if found.route is not None:
                 if pages:
                     found.route.follow(tuple(page.place for page in pages), system.TOPICS_FUNCTION, seen)
@@ -165,7 +166,7 @@ class Sender:
         """Use the topic's new settings for later records, with the existing queues."""
         fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
         fresh.take_queues(topic_target.targets)
-        fresh.grow(topic_target.partition_count)
+        fresh.make_route(topic_target.partition_count)
         self.topic_targets[topic_target.name] = fresh
         return fresh
 

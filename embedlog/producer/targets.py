@@ -128,7 +128,7 @@ class TopicTarget:
         self.route: Router | None = None
 
     def take_queues(self, targets: list[QueueTarget]) -> None:
-        """Use existing queues: their records keep their order and sequences. REQUIRES grow() afterwards."""
+        """Use existing queues: their records keep their order and sequences. REQUIRES make_route() afterwards."""
         self.targets = targets
         for target in targets:
             target.topic_target = self
@@ -155,15 +155,18 @@ class TopicTarget:
         found = self.targets[place] if 0 <= place < len(self.targets) else None
         return found if found is not None and found.queue.partition == number else None
 
-    def grow(self, partition_count: int, numbers: Iterable[int] = ()) -> None:
-        """Add targets for new partitions, and make a route over all; `numbers` are the topic's local partitions."""
+    def grow(self, partition_count: int, numbers: Iterable[int]) -> None:
+        """Have targets for these local partitions. REQUIRES make_route() afterwards, once the sender knows their queues."""
         known = {target.queue.partition: target for target in self.targets}
-        self.partition_count, limit = partition_count, min(self.batch_size, self.batch_limit)
+        limit = min(self.batch_size, self.batch_limit)
         self.targets = [
             known.get(number) or QueueTarget(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
             for number in sorted({*known, *numbers})
             if number < partition_count
         ]
+
+    def make_route(self, partition_count: int) -> None:
+        """Make the route over the targets. The number of partitions is the last step: an interrupted call is repeated."""
         past_ms, future_ms = _time_limits(self.config)
         self.route = _rows.Router(
             self.rows,
@@ -179,6 +182,7 @@ class TopicTarget:
             availability_ms=self._settings.partitioner_availability_timeout_ms,
             partition_count=partition_count,
         )
+        self.partition_count = partition_count
 
 
 def _packed(codec: int, level: int | None, plain: bytes) -> Any:

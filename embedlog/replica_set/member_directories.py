@@ -103,8 +103,10 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         registered = own.registration_id == own.registered_id
         log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
         directory = SetDirectory(own.node, log_directory)
+        is_prepared = own.registered_id is None and own.alone
         is_new_member = own.registered_id is None and not own.alone
-        found, mode = directory.decision_log(is_new_member=is_new_member), log_directory.config.file_mode
+        found = directory.decision_log(is_new_member=is_new_member, is_prepared=is_prepared)
+        mode = log_directory.config.file_mode
         recorded = None if own.registered_id is None else Registration(own.registered_id, own.broker_epoch)
         copy = Copy(
             own.node, found, mode, log_directory.touch, directory.present_decision_log,

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.format.buffer_pool import BufferPool
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition
+    from embedlog.partition.api import Fetched, HeldAppend, LockedPartition, PointRead
     from embedlog.partition.log_context import DirectTarget
     from embedlog.partition.partition import Partition
     from embedlog.partition.replication.replica_log import Followers
-    from embedlog.partition.usual.point_reads import PointRead
     from embedlog.replica_set.reading.usual_reads import LeaderWatch
 
 T = TypeVar("T")

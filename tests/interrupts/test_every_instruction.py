@@ -23,7 +23,7 @@ ENTERED = ("__enter__", "__exit__", "__iter__", "__next__", "__aenter__", "__aex
 # Verbs of sets that have no part in the table of one directory, and properties.
 OF_SETS = {
     "Log.add_directory", "Log.elect", "Log.proposed_assignment", "Log.reassign", "Log.reassignments", "Log.replicas",
-    "Log.retire_directory", "Log.verify_replicas",
+    "Log.replace_directory", "Log.replicate", "Log.retire_directory", "Log.verify_replicas",
 }  # fmt: skip
 LONG = {"open_alone", "topics", "housekeep", "descriptions", "check", "scan_ahead"}  # their counting alone takes a second
 

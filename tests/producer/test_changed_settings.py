@@ -310,7 +310,7 @@ def test_a_changed_setting_decides_on_a_set(
 
 
 def test_a_setting_that_changed_there_and_back_decides(tmp_path: Path) -> None:
-    """Only the producer's thread has noticed the first change, after an append that was not refused."""
+    """The first change was noticed, by an append that was not refused."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
         with log.producer(on_delivery_error="log") as producer:
@@ -318,7 +318,6 @@ def test_a_setting_that_changed_there_and_back_decides(tmp_path: Path) -> None:
                 producer.send("t", b"v", key=b"k").result(20)
             log.alter_topic("t", {"cleanup.policy": "compact"})
             producer.send("t", b"v", key=b"k").result(20)
-            until(lambda: "t" not in producer._routes, "the thread to notice the change")
             log.alter_topic("t", {"cleanup.policy": "delete"})
             producer.send("t", b"v").result(20)
 

@@ -50,12 +50,28 @@ def is_refused(writer: Victim) -> bool:
 
 
 def no_append_goes_by_older_settings(play: Play) -> Verdict:
+    """The settings change before an append, and after its producer has looked at them: just before its lock."""
     writer, other = play.enter(), play.enter()
     verdict = Verdict()
     for settings in (DELETE, COMPACT, DELETE, COMPACT):
         change(other, settings)
         if any(is_refused(writer) != (settings is COMPACT) for _ in range(3)):
             verdict.violations.append(f"an append went by other settings than {settings}")
+    change(other, DELETE)
+    if is_refused(writer):
+        verdict.violations.append("an append went by settings that have changed")
+    writer.arm(["lock"], "stop_before", name=LOCK)
+    writer.start("append_one", b"v")
+    writer.wait_stopped()
+    change(other, COMPACT)
+    writer.resume()
+    try:
+        writer.result()
+    except RemoteError as error:
+        if error.kind != "InvalidRecordError":
+            raise
+    else:
+        verdict.violations.append("an append went by the settings of before its lock")
     return verdict
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from embedlog.partition.log_context import Appended, AppendProgress, Bounds, DirectTarget
     from embedlog.partition.reader import Fetched as Fetched
     from embedlog.partition.split_points import SplitPoint as SplitPoint
-    from embedlog.partition.usual.point_reads import PointRead
+    from embedlog.partition.usual.point_reads import PointRead as PointRead
     from embedlog.types import OffsetAndTimestamp
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
     from embedlog._native.system import TopicsWords
-    from embedlog.partition.usual.tail import Tail
+    from embedlog.partition.api import TailedLog
     from embedlog.replica_set.leaders import Leader
     from embedlog.replica_set.open_directories import OpenDirectories
 
@@ -37,7 +37,7 @@ class LeaderTail:
 
     __slots__ = ("_tail", "_watch", "end", "epoch", "offset", "size_bytes")
 
-    def __init__(self, tail: Tail, watch: LeaderWatch) -> None:
+    def __init__(self, tail: TailedLog, watch: LeaderWatch) -> None:
         self._tail, self._watch = tail, watch
         self.offset, self.end, self.epoch, self.size_bytes = tail.offset, tail.end, tail.epoch, tail.size_bytes
 
