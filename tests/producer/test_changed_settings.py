@@ -21,7 +21,6 @@ import pytest
 
 import embedlog
 from embedlog import EmbedlogError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tests.faults.harness.processes import until
 
 OLD_MS = 1_000_000_000_000  # 2001
 HOUR_MS = 3_600_000
