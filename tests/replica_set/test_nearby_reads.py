@@ -40,6 +40,15 @@ class Reads:
             return found
 
         monkeypatch.setattr(Partition, "fetch", noted)
+        tail = Partition.tail
+
+        def tailed(partition: Partition, offset: int, isolation: str) -> Any:
+            found = tail(partition, offset, isolation)
+            if partition.topic == "t" and found is not None:
+                self._names.append(partition.path.parent.name)
+            return found
+
+        monkeypatch.setattr(Partition, "tail", tailed)
 
     def taken(self) -> list[str]:
         names, self._names = self._names, []

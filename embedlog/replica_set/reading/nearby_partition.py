@@ -89,6 +89,12 @@ class NearbyPartition(ReplicatedPartition):
 
     # ---- reading ---------------------------------------------------------------------------------
 
+    def point(self, offset: int, committed: bool) -> None:
+        """None: `fetch` selects the replica."""
+
+    def tail(self, offset: int, isolation: str) -> None:
+        """None: `fetch` selects the replica, for each read."""
+
     def fetch(
         self,
         offset: int,
