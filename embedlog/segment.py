@@ -137,6 +137,11 @@ class Walk:
 # ---- a search for batches ------------------------------------------------------------------------
 
 
+def overflows(base: int, next_offset: int) -> bool:
+    """Whether a segment that ends before `next_offset` has offsets that an index cannot hold."""
+    return next_offset - base > RELATIVE_MAX + 1
+
+
 def end_of_batch(fd: int, path: Path, position: int, size: int) -> int | None:
     """The end of the batch or message at a position by its header, None if a file of `size` bytes cannot have it there."""
     head = files.pread(fd, MAGIC_AT + 1, position, path)

@@ -27,7 +27,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches, Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
-from embedlog.partition.recovery import leftovers, log_epochs, overflow
+from embedlog.partition.recovery import leftovers, log_epochs
 from embedlog.partition.recovery import producer_history as history
 from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run
 from embedlog.partition.segment_info import built_info, info_from_files, published_of
@@ -73,6 +73,8 @@ def load(loading: Loading) -> Loaded:
                 "split %s: offsets exceed its base by more than 2^31 - 1, as a broker's cleaner before Kafka 1.1 left them",
                 file_names.segment_path(loading.directory, problem.base),
             )
+            from embedlog.partition.recovery import overflow  # only old cleaners have left such segments
+
             overflow.split(loading.directory, problem.base, loading.mode, foreign=loading.foreign)
     loaded.recovered = not loading.clean and loaded.published.log_end > loaded.published.log_start
     loaded.spent_s = monotonic() - began_s
@@ -136,7 +138,7 @@ class _Loader:
             if not whole and not last:
                 self._drop(self.bases[number + 1 :])
                 break
-            if last and overflow.exceeds(base, info.next_offset):  # only a reader comes here
+            if last and segment.overflows(base, info.next_offset):  # only a reader comes here
                 info, active, _ = self._examine(info.next_offset, None, None)
                 segments.append(info)
         if active is None:
@@ -268,7 +270,7 @@ class _Loader:
         if walk.end < size:
             self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
         self._check_leap(base, path, run, following)
-        overflows = overflow.exceeds(base, chain.next_offset)
+        overflows = segment.overflows(base, chain.next_offset)
         if overflows and loading.write:
             raise _OverflowError(base)
         if walk.end < size:
@@ -346,7 +348,7 @@ class _Loader:
     def _check_leap(self, base: int, path: Path, run: Run, following: int | None) -> None:
         """Offsets that leave the range of a segment must be those that were written. Raises CorruptRecordError."""
         leap = run.leap
-        if leap is None or not overflow.exceeds(base, leap.end):
+        if leap is None or not segment.overflows(base, leap.end):
             return
         overlaps = following is not None and leap.end > following
         if overlaps or (leap.is_damage(base) and leap.found >= self.evidence.end):

@@ -29,11 +29,6 @@ class Part(NamedTuple):
     end: int
 
 
-def exceeds(base: int, next_offset: int) -> bool:
-    """Whether a segment that ends before `next_offset` has offsets that an index cannot hold."""
-    return next_offset - base > RELATIVE_MAX + 1
-
-
 def split(directory: Path, base: int, mode: int, *, foreign: bool) -> None:
     """Replace a segment by its parts. Bytes after its last valid batch stay in the last part. REQUIRES the append lock."""
     path = file_names.segment_path(directory, base)
@@ -55,7 +50,7 @@ def parts_of(path: Path, base: int) -> list[Part]:
     with files.opened(path) as fd:
         for batches in segment.Walk(fd, path, Chain(base, gaps_allowed=True), 0, size, bounded=False):
             lasts = batches["base_offset"] + batches["last_offset_delta"]
-            while exceeds(starts[-1][0], int(lasts[-1]) + 1):
+            while segment.overflows(starts[-1][0], int(lasts[-1]) + 1):
                 row = int((lasts - starts[-1][0] > RELATIVE_MAX).argmax())
                 starts.append((int(batches["base_offset"][row]), int(batches["position"][row])))
     ends = [position for _, position in starts[1:]]
