@@ -14,6 +14,8 @@ MEMBERDIRECTORY-7  a place is the same by its path, or by device and inode: link
 MEMBERDIRECTORY-8  a member that was added after the opening is used by its recorded path: the open directories have the decision.
     All directories that this process opened may have left the set since then
 MEMBERDIRECTORY-9  in any case it must be of the set of the open directories (SETMEMBER-6)
+MEMBERDIRECTORY-10  a member whose place was given to another directory has two: the lost one may return. The one with the
+    registered id, at the recorded path, is used before those of MEMBERDIRECTORY-5 and of earlier openings
 """
 
 from __future__ import annotations
@@ -164,17 +166,22 @@ class MemberPlaces:
         """The opening knows these members; others are added later (MEMBERDIRECTORY-8)."""
         self._first = set(nodes)
 
-    def find(self, member: Member, opened: Sequence[Opened], earlier: Path | None = None) -> Path:
-        """The directory of a member, beside those that are open; `earlier` is the path at which this process had it open.
+    def find(
+        self, member: Member, opened: Sequence[Opened], earlier: Path | None = None, registered_id: UUID | None = None
+    ) -> Path:
+        """The directory of a member, beside those that are open.
 
-        Raises the reason for which it is away.
+        `earlier` is the path at which this process had it open, `registered_id` its registration id in the decisions. Raises the
+        reason for which it is away.
         """
         others = [each for each in opened if each.node != member.node]
-        found = members.found_in(earlier) if earlier is not None else self._given_as(member, others)
+        known = [(each.entered.membership, each.path) for each in others]
+        found = self._successor(member, known, earlier, registered_id)
+        if found is None:
+            found = members.found_in(earlier) if earlier is not None else self._given_as(member, others)
         if found is None:
             found = members.found_in(Path(member.path))
             own = present(found, member)
-            known = [(each.entered.membership, each.path) for each in others]
             if (self._first is None or member.node in self._first) and not members.is_beside(own, known):
                 raise ReplicaSetError(
                     "the directory is recorded beside others than those that are open: give its path if it belongs to them",
@@ -183,6 +190,20 @@ class MemberPlaces:
         present(found, member)
         members.check_one_set([*(Found(each.path, membership=each.entered.membership) for each in others), found])
         return found.path
+
+    @staticmethod
+    def _successor(
+        member: Member, opened: Sequence[tuple[Membership, Path]], earlier: Path | None, registered_id: UUID | None
+    ) -> Found | None:
+        """The registered directory at the recorded path, if this process had another one open (MEMBERDIRECTORY-10)."""
+        recorded = Path(member.path)
+        if registered_id is None or recorded == earlier or (earlier is not None and members.is_same(recorded, earlier)):
+            return None
+        found = members.found_in(recorded)
+        own = found.membership
+        if own is None or own.registration_id != registered_id or own.own.directory_id != member.directory_id:
+            return None
+        return found if members.is_beside(own, opened) else None
 
     def _given_as(self, member: Member, opened: Sequence[Opened]) -> Found | None:
         """The given directory that is this member (MEMBERDIRECTORY-5)."""

@@ -126,7 +126,8 @@ def with_new_id_if_put_back(
     registered = state.nodes.get(own.node)
     same = registered is not None and registered.incarnation == own.registration_id
     if other and (same or not own.alone):
-        _refuse_copy(entered, state)
+        if _is_copy(entered, state, None):
+            raise _copy_error(entered, state)
     elif registered is None or not entered.fresh or not same or not (is_stranger(entered, state) or _is_below(entered, state)):
         return entered
     epochs = f"broker epoch {own.broker_epoch}, registered {registered.broker_epoch if registered is not None else None}"
@@ -190,7 +191,7 @@ def register(
     held: tuple[HeldTopic, ...] = (),
     deadline_ns: int,
     mode: int = 0o666,
-    opened: Iterable[Path] = (),
+    opened: Sequence[Entered] = (),
 ) -> State:
     """Register these directories by one decision, and record it in each of them; the state after it.
 
@@ -204,7 +205,7 @@ def register(
     for each in entered:
         each.outcome(False)
     steps = [_step(each, entered, observe, held, found) for each in sorted(entered, key=lambda each: each.membership.node)]
-    steps[:1] = [_without_copies(each, entered) for each in steps[:1]]
+    steps[:1] = [_without_copies(each, entered, opened or entered) for each in steps[:1]]
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
@@ -214,27 +215,33 @@ def register(
             logger.warning(text, each.path, each.membership.node, copied)
         if note(each.path, state, deadline_ns=deadline_ns, mode=mode, entered=each):
             each.outcome(True)
-    record_changes(opened, state, deadline_ns=deadline_ns, mode=mode)
+    record_changes([each.path for each in opened], state, deadline_ns=deadline_ns, mode=mode)
     return state
 
 
-def _without_copies(step: MakeEvent, entered: Sequence[Entered]) -> MakeEvent:
-    """The first step of a registration. Raises ReplicaSetError for a copy of a directory that is in use (REGISTRATION-7)."""
+def _without_copies(step: MakeEvent, entered: Sequence[Entered], opened: Sequence[Entered]) -> MakeEvent:
+    """The first step of a registration. Raises ReplicaSetError for a copy of a directory that is in use (REGISTRATION-7).
+
+    `opened`: all open directories, also those that are registered already.
+    """
 
     def make_event(state: State, offset: int) -> Event:
-        present = [each for each in entered if _is_in_place(each, state)]
-        for each in entered if present else ():
-            if each not in present:
-                _refuse_copy(each, state, present)
+        for each in copies_in_use(entered, opened, state):
+            raise _copy_error(each, state)
         return step(state, offset)
 
     return make_event
 
 
-def _refuse_copy(each: Entered, state: State, present: Sequence[Entered] | None = None) -> None:
-    if _is_copy(each, state, present):
-        text = f"a process uses another copy of the directory as node {each.membership.node} of the set"
-        raise ReplicaSetError(text, paths=[str(each.path), state.nodes[each.membership.node].path])
+def copies_in_use(entered: Sequence[Entered], opened: Sequence[Entered], state: State) -> list[Entered]:
+    """Those that are copies of a directory that is registered and in use (REGISTRATION-7); `opened`: as in `_without_copies`."""
+    present = [each for each in opened if _is_in_place(each, state)]
+    return [each for each in entered if present and each not in present and _is_copy(each, state, present)]
+
+
+def _copy_error(each: Entered, state: State) -> ReplicaSetError:
+    text = f"a process uses another copy of the directory as node {each.membership.node} of the set"
+    return ReplicaSetError(text, paths=[str(each.path), state.nodes[each.membership.node].path])
 
 
 def _is_in_place(each: Entered, state: State) -> bool:

@@ -53,6 +53,7 @@ logger = logging.getLogger("embedlog")
 
 REGISTER_S: Final = 1  # between two tries to register directories without a majority
 WAIT_NS: Final = 200_000_000  # for the registration of a directory by another process, between two looks
+NOT_REGISTERED: Final = "the directory is not the registered one: the process that opened it first registers it"
 JUDGEMENTS: Final = 10  # of directories that other processes register meanwhile
 
 
@@ -301,7 +302,7 @@ class SetMembers:
         try:
             state = registration.register(
                 self.decisions, entered, observe=self.observed, held=self._held(), deadline_ns=deadline_ns,
-                mode=self._config.file_mode, opened=[each.path for each in self.opened()],
+                mode=self._config.file_mode, opened=[each.entered for each in self.opened()],
             )  # fmt: skip
         except (NotEnoughDirectoriesError, registration.StrangerFound) as problem:
             if not getattr(problem, "undecided", False):
@@ -374,13 +375,19 @@ class SetMembers:
             self.forget(node)
             self._note_away(path, ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"))
 
-    def _set_aside(self, node: int) -> None:
+    def _leave_copies(self) -> None:
+        """Leave directories of which other processes use the registered copies: those are used next (MEMBERDIRECTORY-10)."""
+        unregistered = [self._opened[node].entered for node in sorted(self._unregistered)]
+        opened = [each.entered for each in self.opened()]
+        for each in registration.copies_in_use(unregistered, opened, self.decisions.hint()):
+            self._set_aside(each.membership.node, "a process uses another copy of the directory")
+
+    def _set_aside(self, node: int, text: str = NOT_REGISTERED) -> None:
         """Leave a directory until it can be judged: it is tried again after a pause (REGISTRATION-10)."""
         opened = self._opened[node]
         self._remove(node)
         self._unregistered.discard(node)
         self.decisions.detach(node)
-        text = "the directory is not the registered one: the process that opened it first registers it"
         problem = StorageError(text, path=opened.path)
         member = self.directories.member(node)
         if member is not None:
@@ -438,7 +445,11 @@ class SetMembers:
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
             self._open_in_place(node, path, self.decisions.hint())
-            self._register(deadline_ns)
+            try:
+                self._register(deadline_ns)
+            except ReplicaSetError:  # the lost directory has returned, and another process uses it
+                self._leave_copies()
+                raise
         while node not in self._opened:
             version = self.version()
             self.tend(by_hand=True)
@@ -524,6 +535,8 @@ class SetMembers:
             self._leave_out_unsupported()
             self._register(deadline_ns)
         except EmbedlogError as problem:
+            if isinstance(problem, ReplicaSetError):
+                self._leave_copies()
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
             key = (*sorted(str(each.path) for each in self._opened.values()), "register")
             _logging.report(logger, logging.INFO, key, "directories are not registered yet", problem)
@@ -546,7 +559,7 @@ class SetMembers:
         member = Member(node, id_text(registered.directory.bytes), registered.path)
         if path is not None and registered.path != str(path) and not files.exists(path / file_names.REPLICAS):
             path = None  # another process has given its place to a directory elsewhere
-        self._open_in_place(node, self._places.find(member, self.opened(), path), state)
+        self._open_in_place(node, self._places.find(member, self.opened(), path, registered.incarnation), state)
         if not self._read_only:
             self._register_again()
 

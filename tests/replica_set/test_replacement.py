@@ -10,12 +10,14 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
 from embedlog._native import system
 from embedlog.errors import DirectoryInUseError, EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.replica_set import replacement
 from embedlog.storage import file_names
 from tests.replica_set.test_opening import QUIET, content, isr, made, opened, send, values
 from tests.support.replica_directories import CHANGES, failing
@@ -179,6 +181,60 @@ def test_the_lost_directory_is_not_used_when_it_returns(tmp_path: Path) -> None:
     with embedlog.open([tmp_path / "d1", tmp_path / "new", tmp_path / "d3"], config=QUIET) as log:
         check_whole(log, [b"first", b"second", b"third"])
     assert content(tmp_path / "d2") == before
+
+
+@pytest.mark.parametrize("has_noticed", [False, True])
+def test_an_earlier_opening_uses_the_successor_although_the_lost_directory_is_back(tmp_path: Path, *, has_noticed: bool) -> None:
+    """Both have the node and the directory id: the one that the decisions name is used, not the one that was given once."""
+    made(tmp_path)
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        (tmp_path / "d2").rename(tmp_path / "lost")
+        send(log, b"second")
+        if has_noticed:
+            other.housekeep()
+        log.replace_directory(2, tmp_path / "new")
+        (tmp_path / "lost").rename(tmp_path / "d2")
+        before = content(tmp_path / "d2")
+        for each in (other, log, other):
+            each.housekeep()
+            assert [Path(found.path).name for found in each.replicas().directories] == ["d1", "new", "d3"]
+        send(other, b"third")
+        check_whole(other, [b"first", b"second", b"third"])
+        check_whole(log, [b"first", b"second", b"third"])
+        assert all(found.answers for found in other.replicas().directories)
+        assert content(tmp_path / "d2") == before
+
+
+def test_a_replacement_gives_way_to_the_lost_directory_that_another_process_uses_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns after the new directory was prepared, and before that is registered."""
+    made(tmp_path)
+    prepare = replacement._prepare
+
+    def prepared_late(*given: Any) -> None:
+        prepare(*given)
+        (tmp_path / "lost").rename(tmp_path / "d2")
+        copy_all(other)
+        assert isr(other) == [1, 2, 3]
+
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        (tmp_path / "d2").rename(tmp_path / "lost")
+        send(log, b"second")
+        send(other, b"third")
+        with monkeypatch.context() as patch, pytest.raises(ReplicaSetError, match="another copy"):
+            patch.setattr(replacement, "_prepare", prepared_late)
+            log.replace_directory(2, tmp_path / "new")
+        for each in (log, other, log):
+            each.housekeep()
+            copy_all(each)
+            assert [Path(found.path).name for found in each.replicas().directories if found.answers] == ["d1", "d2", "d3"]
+        send(log, b"fourth")
+        (tmp_path / "d2").rename(tmp_path / "lost")
+        send(other, b"fifth")
+        log.replace_directory(2, tmp_path / "new")
+        check_whole(other, [b"fifth", b"first", b"fourth", b"second", b"third"])
+        assert [Path(found.path).name for found in other.replicas().directories if found.answers] == ["d1", "new", "d3"]
 
 
 # ---- decisions -------------------------------------------------------------------------------------------
