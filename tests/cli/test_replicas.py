@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.errors import LockTimeoutError
 
 PLACES = ("d1", "d2", "d3")
 
@@ -208,6 +209,23 @@ def test_a_log_grows_to_a_set_whose_lost_directory_is_replaced(
     (tmp_path / "d3").rename(tmp_path / "lost too")
     assert run("directories", "--retire", "3").status == 2
     assert nodes(run("directories", "--retire", "3", "--force", "--json")) == [(1, "live", 2), (2, "live", 2)]
+
+
+def test_a_wait_for_copies_goes_on_while_another_process_does_the_housekeeping(
+    on_set: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    housekeep = embedlog.Log.housekeep
+
+    def refused(log: embedlog.Log) -> None:
+        housekeep(log)
+        raise LockTimeoutError("lock not free before the deadline; held by another housekeeper")
+
+    (tmp_path / "d2").rename(tmp_path / "lost")
+    with monkeypatch.context() as patch:
+        patch.setattr(embedlog.Log, "housekeep", refused)
+        replaced = on_set("directories", "--replace", "2", "--json")
+    assert (replaced.status, nodes(replaced)) == (0, [(1, "live", 2), (2, "live", 2), (3, "live", 0)])
+    assert on_set("replicas", "--verify").status == 0
 
 
 @pytest.mark.parametrize("words", [["--witness"], ["--path", "x"], ["--force"], ["--no-wait"], ["--replace", "9"]])

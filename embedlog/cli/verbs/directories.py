@@ -6,6 +6,7 @@ interrupted copy continues with any of them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 
 import click
@@ -15,6 +16,7 @@ from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.progress import progress
 from embedlog.cli.terminal import tell
+from embedlog.errors import LockTimeoutError
 
 
 @verb(exclusive=[("--add", "--retire", "--replace"), ("--replicate", "--retire", "--replace")])
@@ -73,7 +75,8 @@ def _replace(log: embedlog.Log, node: int, path: str | None, *, force: bool, wai
             advance(len(held) - len(missing), len(held))
             if not missing:
                 return
-            log.housekeep()
+            with suppress(LockTimeoutError):  # another process does the housekeeping, and copies
+                log.housekeep()
 
 
 def _print(log: embedlog.Log) -> int:
