@@ -465,11 +465,11 @@ class SetMembers:
     def tend(self, *, by_hand: bool = False) -> None:
         """Try failed directories again, and register what is not registered. Nothing is read if all directories are in order.
 
-        `by_hand`: without waiting for the end of the pauses, and replaced directories fail first.
+        `by_hand`: without waiting for the end of the pauses. Replaced directories fail first then, or if there was no majority.
         """
         if not self._read_only:
             self._renew_copies()
-            if by_hand:
+            if by_hand or self.directories.undecided():  # a decision fails no directory that it does not reach
                 self.directories.fail_replaced()
         state, now_ns = self.decisions.hint(), system.boot_ns()
         failed = [each for each in self.directories if each.problem is not None]
@@ -537,6 +537,8 @@ class SetMembers:
         except EmbedlogError as problem:
             if isinstance(problem, ReplicaSetError):
                 self._leave_copies()
+            if isinstance(problem, NotEnoughDirectoriesError):
+                self.directories.fail_replaced()  # those are opened again next
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
             key = (*sorted(str(each.path) for each in self._opened.values()), "register")
             _logging.report(logger, logging.INFO, key, "directories are not registered yet", problem)

@@ -429,3 +429,22 @@ def test_a_failure_of_a_directory_inside_another_one_is_its_own(tmp_path: Path) 
         send(log, b"second")
         assert isr(log) == [1, 3]
         assert [each.state for each in log.replicas().directories] == ["live", "failed", "live"]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_directories_whose_lock_files_were_replaced_together_return_by_themselves(tmp_path: Path, count: int) -> None:
+    """As by brokers that were stopped: none of the failures shows in a partition while no decision is possible."""
+    with a_log(tmp_path) as log:
+        for node in NODES[:count]:
+            lock = tmp_path / f"d{node}" / file_names.BROKER_LOCK
+            lock.unlink()
+            lock.touch()
+
+        def has_returned() -> bool:
+            log.housekeep(due_only=True)
+            with log.producer(delivery_timeout_ms=300, request_timeout_ms=200, linger_ms=0) as producer:
+                failure = producer.send("t", b"next").exception(10)
+            return failure is None and isr(log) == [1, 2, 3]
+
+        until(has_returned, "all directories return", 30)
+        assert all(each.answers for each in log.replicas().directories)
