@@ -56,13 +56,18 @@ class Use:
 
 @dataclass(frozen=True)
 class Verb:
-    """A public verb and its use. `fresh`: each interrupt needs a new use. `topics`: others must create and delete topics, too."""
+    """A public verb and its use.
+
+    `fresh`: each interrupt needs a new use. `topics`: others must create and delete topics, too. `stride`: of the points that
+    are struck, since a use takes long.
+    """
 
     name: str
     covers: tuple[str, ...]
     make: Callable[[World], Use]
     fresh: bool = False
     topics: bool = False
+    stride: int = 1
 
 
 @dataclass
