@@ -16,7 +16,6 @@ from embedlog.cli.invocation import current, open_log, verb
 from embedlog.cli.output import document, table
 from embedlog.cli.progress import progress
 from embedlog.cli.terminal import tell
-from embedlog.errors import LockTimeoutError
 
 
 @verb(exclusive=[("--add", "--retire", "--replace"), ("--replicate", "--retire", "--replace")])
@@ -75,7 +74,7 @@ def _replace(log: embedlog.Log, node: int, path: str | None, *, force: bool, wai
             advance(len(held) - len(missing), len(held))
             if not missing:
                 return
-            with suppress(LockTimeoutError):  # another process does the housekeeping, and copies
+            with suppress(embedlog.LockTimeoutError):  # another process does the housekeeping, and copies
                 log.housekeep()
 
 
