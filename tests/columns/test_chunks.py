@@ -155,7 +155,7 @@ def row_of_zeros(size: int, codec: int) -> bytes:
 # ---- the bound on a batch ------------------------------------------------------------------------
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.3)
 @each_way
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_the_bound_is_an_error_that_names_it(tmp_path: Path, way: str, codec: str) -> None:

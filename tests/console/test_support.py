@@ -30,7 +30,7 @@ def late_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MessagePump, "_dispatch_message", delayed)
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.usefixtures("late_keys")
 def test_a_key_has_been_handled_when_its_press_returns(known_log: Path) -> None:
     async def scenario() -> None:

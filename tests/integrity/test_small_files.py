@@ -86,12 +86,14 @@ def damaged(source: Path, path: Path, name: str, damage: str) -> None:
             each.write_bytes(changed)
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", sorted(CACHES_OF_OURS))
 def test_a_cache_of_ours_stops_nobody(ours: Path, tmp_path: Path, name: str, damage: str) -> None:
     check_cache(ours, tmp_path / "log", name, damage)
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", sorted(CACHES_OF_BROKERS))
 def test_a_cache_of_a_broker_stops_nobody(brokers: Path, tmp_path: Path, name: str, damage: str) -> None:
@@ -114,6 +116,7 @@ def check_cache(source: Path, path: Path, name: str, damage: str) -> None:
         assert content(path, read_only=read_only) == right
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", sorted(NEEDED))
 @pytest.mark.parametrize("source", ["ours", "brokers"])

@@ -76,7 +76,7 @@ def check_each(tmp_path: Path, make: Callable[[Path], Path], torn: int, stride: 
 @by_shape
 @by_close
 @by_files
-@pytest.mark.sample(0.02)
+@pytest.mark.sample(0.01)
 def test_the_next_opening_has_all_records_after_some_kills(
     tmp_path: Path, rng: random.Random, generation: Generation, compacted: bool, closed: bool, whole: bool
 ) -> None:

@@ -171,6 +171,7 @@ def compare(scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
         producer.close(0)
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("scenario", [
     pytest.param(each, marks=pytest.mark.slow) if each.name in OF_ONE_CODEC else each for each in PLAIN
 ], ids=lambda scenario: scenario.name)  # fmt: skip
@@ -178,6 +179,7 @@ def test_the_same_script_gives_the_same_log(scenario: Scenario, kafka_at: str, l
     compare(scenario, kafka_at, log)
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("scenario", [
     pytest.param(each, marks=pytest.mark.slow) if each.name in ("aborted", "timed-out") else each for each in TRANSACTIONAL
 ], ids=lambda scenario: scenario.name)  # fmt: skip

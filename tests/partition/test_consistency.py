@@ -115,6 +115,7 @@ def heads(path: Path) -> list[int]:
     return found
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("bit", [0, 3, 10, 20, 33, 62])
 @pytest.mark.parametrize("back", [1, 2], ids=["last", "second last"])
 @pytest.mark.parametrize("place", [in_place, copied])

@@ -88,6 +88,7 @@ def wrong_last_entries(right: list[tuple[int, int]], rng: random.Random) -> Iter
     yield [*before, (time_ms, relative ^ 1 << rng.randrange(7))]
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("read_only", [True, False], ids=["reading", "writing"])
 @pytest.mark.parametrize("which", [1, -1], ids=["sealed", "active"])
@@ -190,6 +191,7 @@ def flipped(raw: bytes, rng: random.Random, entry_bytes: int, every: int) -> Ite
         yield f"round {round_}", bytes(damaged)
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("owner", [pytest.param("embedlog", marks=pytest.mark.slow), "a broker"])
 def test_damage_inside_of_a_time_index_hides_no_record(tmp_path: Path, rng: random.Random, kind: str, owner: str) -> None:

@@ -24,6 +24,7 @@ def copied(root: Path, node: int) -> None:
     (root / "copy").rename(root / f"d{node}")
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("third", ["copied", "outside the ISR", "lost"])
 def test_the_members_of_an_isr_that_were_copied_after_a_kill_lead_together_with_all_or_by_hand(
     tmp_path: Path, third: str

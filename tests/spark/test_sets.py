@@ -86,6 +86,7 @@ def lose(log: embedlog.Log, root: Path, elects: bool) -> None:
         log.housekeep()
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("elects", [False, True])
 @pytest.mark.parametrize("before", [False, True], ids=["after the begin of the task", "before it"])
@@ -117,6 +118,7 @@ def test_a_task_skips_no_record_that_a_follower_shows_late(
     assert sorted(value for batch in read_task.read(task, schema) for value in batch.column(0).to_pylist()) == WANTED
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("elects", [False, True])
 def test_a_position_that_a_follower_shows_late_is_no_loss(
