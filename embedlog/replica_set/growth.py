@@ -134,14 +134,14 @@ class SetGrowth:
             self._assignments.reassign(wanted)
         copied = Copied(decisions, factor)
         shown = progress or (lambda done, total: None)
-        while missing := copied.missing():
+        while missing := copied.find_missing():
             copied.check_progress(missing)
             version = self._members.version()
             for tp, place in missing.items():
-                shown(copied.total - len(copied.missing()), copied.total)
+                shown(copied.total - len(copied.find_missing()), copied.total)
                 with suppress(LeaderNotAvailableError, UnknownTopicOrPartitionError):
                     self._assignments.tend(place, tp.topic, lambda: False)
-            if copied.missing() == missing:
+            if copied.find_missing() == missing:
                 self._members.directories.wait(version, system.boot_ns() + WAIT_NS)
         shown(copied.total, copied.total)
 
@@ -228,7 +228,7 @@ class Copied:
         self._least = self.total + 1
         self._since_ns = system.boot_ns()
 
-    def missing(self) -> dict[TopicPartition, Place]:
+    def find_missing(self) -> dict[TopicPartition, Place]:
         """These partitions at present."""
         state = self._decisions.hint()
         return {

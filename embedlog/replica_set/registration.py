@@ -209,7 +209,8 @@ def register(
     nodes = ", ".join(str(each.membership.node) for each in entered)
     state = log.decide_all(steps, deadline_ns, reason=f"registration of the directories {nodes}").state
     for each in entered:
-        if found.get(each.membership.node) is Found.FOREIGN:
+        is_prepared = each.membership.alone and each.membership.registered_id is None  # it replaces another one
+        if found.get(each.membership.node) is Found.FOREIGN and not is_prepared:
             copied = ", or copied after a crash" if each.is_copy else ", or written without the set"
             text = "the directory %s of node %d was put back to an earlier copy%s: it is compared"
             logger.warning(text, each.path, each.membership.node, copied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from embedlog import AsyncConsumer, AsyncProducer, GroupMetadata, OffsetAndMetadata
@@ -62,6 +62,16 @@ def quietly(client: AsyncProducer[Any, Any] | AsyncConsumer[Any, Any]) -> Corout
     return end()
 
 
+def use_of_producer(loop: Loop, producer: AsyncProducer[Any, Any], work: Callable[[], Coroutine[Any, Any, None]]) -> Use:
+    """The use of a producer whose work can be repeated."""
+    return Use(
+        lambda: loop.run(work()),
+        lambda: loop.run_bounded(work()),
+        close=lambda: loop.close(quietly(producer)),
+        abandon=lambda: loop.abandon(quietly(producer)),
+    )
+
+
 @verb("AsyncProducer.send", "AsyncProducer.send_and_wait", "AsyncProducer.flush")
 def async_send(world: World) -> Use:
     loop = Loop()
@@ -75,12 +85,7 @@ def async_send(world: World) -> Use:
         await future
         world.acknowledge(*values)
 
-    return Use(
-        lambda: loop.run(send()),
-        lambda: loop.run_bounded(send()),
-        close=lambda: loop.close(quietly(producer)),
-        abandon=lambda: loop.abandon(quietly(producer)),
-    )
+    return use_of_producer(loop, producer, send)
 
 
 @verb(
@@ -123,12 +128,7 @@ def async_first_batch(world: World) -> Use:
         await (await producer.send_batch(TOPIC, values))
         world.acknowledge(*values)
 
-    return Use(
-        lambda: loop.run(send()),
-        lambda: loop.run_bounded(send()),
-        close=lambda: loop.close(quietly(producer)),
-        abandon=lambda: loop.abandon(quietly(producer)),
-    )
+    return use_of_producer(loop, producer, send)
 
 
 @verb(
