@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
 from embedlog._callbacks import Work
 from embedlog._metrics import Metrics
 from embedlog._native import waits
-from embedlog._native.scope import Guard
+from embedlog._native.scope import Guard, Setting
 from embedlog.clients import Children
-from embedlog.errors import ClosedError, ForkedError, StateError, UnknownTopicOrPartitionError
+from embedlog.errors import ClosedError, ForkedError, LockTimeoutError, StateError, UnknownTopicOrPartitionError
 from embedlog.log_directory import LogDirectory
 from embedlog.partition.log_context import Traffic
 from embedlog.storage import files
@@ -86,7 +86,8 @@ class Engine:
         self._closed = False  # a close has begun
         self._left = False  # a close has done all of its steps
         self._is_inside = True  # no directory was left: work in them is possible
-        self._leaving = threading.Lock()  # held during these steps
+        self._leaving = threading.RLock()  # held during these steps
+        self._is_leaving = False
         self._closer: int | None = None
         self._mutex = threading.RLock()
         self.interposer: Interposer | None = None
@@ -340,7 +341,10 @@ class Engine:
     def close(self) -> None:
         """Close the directory; the last process shuts it down cleanly. Idempotent: after an interrupt the next call goes on.
 
-        Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
+        Threads: each call returns after the log is closed, also by another thread. Only a callback or a signal handler inside
+        of a close returns at once.
+        Raises DurabilityError if that sync fails, in the end DeliveryError if producers that it closed have lost records, and
+        LockTimeoutError if the close of another thread takes longer than `lock.timeout.ms`.
         """
         if self._pid != os.getpid():
             return
@@ -348,16 +352,20 @@ class Engine:
             self._leave()
 
     def _leave(self) -> None:
-        with Guard(self._leaving.release, partial(self._leaving.acquire, blocking=False)) as taken:
-            if not taken or self._left:  # another thread, or the call that a signal handler interrupts, does it
+        timeout_s = self.config.lock_timeout_ms / 1000
+        with Guard(self._leaving.release, partial(self._leaving.acquire, timeout=timeout_s)) as taken:
+            if not taken:
+                raise LockTimeoutError("another thread is closing the log", path=self.path)
+            if self._left or self._is_leaving:  # a signal handler may interrupt the close of its own thread
                 return
             with self._mutex:
                 self._closed = True
-            try:
-                self._leave_in_order()
-            except Exception:
-                self._left = True
-                raise
+            with Setting(self, "_is_leaving", True):
+                try:
+                    self._leave_in_order()
+                except Exception:
+                    self._left = True
+                    raise
             self._left = True  # last: after an interrupt the next close does the steps again
 
     def _leave_in_order(self) -> None:

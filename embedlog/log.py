@@ -350,7 +350,9 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
     def close(self) -> None:
         """Close the directory; the last process shuts it down cleanly. Idempotent.
 
-        Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
+        Threads: each call returns after the log is closed, also by another thread.
+        Raises DurabilityError if that sync fails, in the end DeliveryError if producers that it closed have lost records, and
+        LockTimeoutError if the close of another thread takes longer than `lock.timeout.ms`.
         """
         self._engine.close()
 

@@ -17,7 +17,7 @@ import pytest
 
 import embedlog
 from embedlog.coordination.topic_changes import TopicChanges
-from embedlog.errors import StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import LockTimeoutError, StorageError, UnknownTopicOrPartitionError
 from embedlog.storage import file_names
 from embedlog.topic import Topic, TopicRegistry
 
@@ -47,6 +47,65 @@ def test_a_partition_has_the_present_settings_of_a_topic_that_was_read_before(lo
     before = log._engine.topic("t")
     log.alter_topic("t", {"retention.ms": 7})
     assert log._engine.partition_of(before, 0).config.retention_ms == 7
+
+
+@pytest.fixture
+def held_close(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A thread closes the log, and waits within the close until the event is set."""
+    begun = threading.Event()
+    may_end = threading.Event()
+    end_loads = log._engine.loads.end
+
+    def wait_and_end_loads() -> None:
+        begun.set()
+        assert may_end.wait(30)
+        end_loads()
+
+    monkeypatch.setattr(log._engine.loads, "end", wait_and_end_loads)
+    closer = threading.Thread(target=log.close)
+    closer.start()
+    assert begun.wait(30)
+    yield may_end
+    may_end.set()
+    closer.join(30)
+
+
+def test_a_close_returns_after_that_of_another_thread(log: embedlog.Log, held_close: threading.Event) -> None:
+    second = threading.Thread(target=log.close)
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    assert any(not directory.is_left for directory in log._engine.directories)
+    held_close.set()
+    second.join(30)
+    assert not second.is_alive()
+    assert all(directory.is_left for directory in log._engine.directories)
+
+
+def test_a_close_that_waits_for_another_thread_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedlog.open(tmp_path / "log", config={"lock.timeout.ms": 100}) as log:
+        refused = list[BaseException]()
+
+        def close_here() -> None:
+            try:
+                log.close()
+            except LockTimeoutError as problem:
+                refused.append(problem)
+
+        def close_in_another_thread() -> None:
+            other = threading.Thread(target=close_here)
+            other.start()
+            other.join(30)
+
+        monkeypatch.setattr(log._engine.loads, "end", close_in_another_thread)
+        log.close()
+        assert "another thread is closing the log" in str(refused[0])
+
+
+def test_a_close_inside_of_a_close_returns_at_once(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log._engine.loads, "end", log.close)
+    log.close()
+    assert all(directory.is_left for directory in log._engine.directories)
 
 
 def test_a_directory_that_was_renamed_for_a_while_is_closed_in_order(tmp_path: Path) -> None:
