@@ -10,8 +10,7 @@ REPLICAHOUSEKEEPER-5  records with `acks=1` are committed by the process that ha
     If it is killed before that, the next look of any process commits them: `replica.fetch.wait.max.ms` for partitions in use
 REPLICAHOUSEKEEPER-6  a replica that is slower than its leader is written does not stop the round: its copy continues in the next
     one
-REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. Without a majority one message is for
-    all partitions
+REPLICAHOUSEKEEPER-7  a partition without a leader stops no round for longer than a second. One message is for all of them
 """
 
 from __future__ import annotations
@@ -207,9 +206,9 @@ class ReplicaHousekeeper(Housekeeper):
 
     def _cause(self, what: str, problem: EmbedlogError) -> tuple[str, EmbedlogError]:
         """The subject and the error of a message: one for all partitions that fail for the same reason (REPLICAHOUSEKEEPER-7)."""
-        directories = self._set.directories
-        if isinstance(problem, LeaderNotAvailableError) and directories.undecided():
+        if isinstance(problem, LeaderNotAvailableError):
             return "partitions without a leader", problem
+        directories = self._set.directories
         node = directories.blame(problem, missing=True)
         gone = None if node is None else directories.missing(node)
         return (what, problem) if gone is None else (f"node {node}", gone)

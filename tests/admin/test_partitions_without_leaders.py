@@ -53,3 +53,15 @@ def test_a_check_finds_what_it_cannot_read_and_checks_the_rest(tmp_path: Path, r
         data[70] ^= 1
         path.write_bytes(data)
         assert {each.kind for each in log.check().findings} == {"away", "leader", "records", "replica"}
+
+
+def test_the_housekeeper_reports_all_of_them_in_one_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={number: [2] for number in range(5)})
+    paths(tmp_path)[1].rename(tmp_path / "away")
+    with embedlog.open(paths(tmp_path), config={"housekeeping": False, "lock_timeout_ms": 300}) as log:
+        caplog.clear()
+        log.housekeep()
+        messages = [record.getMessage() for record in caplog.records if "leads before" in record.getMessage()]
+        assert len(messages) == 1
+        assert messages[0].startswith("partitions without a leader: ")
