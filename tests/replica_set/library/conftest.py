@@ -80,6 +80,13 @@ def _on_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ["PYTHONPATH"]]))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run without slow tests does not collect those of this directory: each of its workers would for nothing."""
+    runs_slow_tests = "not slow" not in config.option.markexpr
+    is_slow = collection_path.name.startswith("test_") and collection_path.name not in SHORT
+    return None if runs_slow_tests or not is_slow else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = [item for item in items if item.path.parent == Path(__file__).parent]
     gone = [item for item in here if OTHERWISE.keys() & {item.name, item.name.split("[")[0]}]
