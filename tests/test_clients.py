@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,9 +56,9 @@ def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
 
 
 def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
-    """The iteration over the clients failed with RuntimeError, and the log stayed open."""
+    """The iteration over the clients failed with RuntimeError, and the log stayed open. The oldest clients are dropped meanwhile."""
     children = Children()
-    made: list[Any] = []
+    made: collections.deque[Any] = collections.deque(maxlen=2000)
 
     class Client:
         closed = False
@@ -65,7 +67,7 @@ def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
             self.closed = True
 
     def make() -> None:
-        while len(made) < 100_000 and not ended.is_set():
+        while not ended.is_set():
             made.append(Client())
             children.add(made[-1])
 
@@ -73,11 +75,14 @@ def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
     first = Client()
     children.add(first)
     thread = threading.Thread(target=make)
+    switch_interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
     thread.start()
     try:
-        for _ in range(200):
+        for _ in range(600):
             with children.closed():
                 assert first.closed
     finally:
+        sys.setswitchinterval(switch_interval_s)
         ended.set()
         thread.join()

@@ -143,6 +143,7 @@ def expected(log: embedlog.Log, query: Query) -> list[tuple[int, int]]:
     return places([each for each in rows(log) if query.holds(each)])
 
 
+@pytest.mark.sample(0.4)
 @by_query
 def test_polars_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[int], name: str) -> None:
     query = QUERIES[name]
@@ -156,6 +157,7 @@ def test_polars_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[
     assert counted == len(right)
 
 
+@pytest.mark.sample(0.4)
 @by_query
 def test_duckdb_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[int], name: str) -> None:
     query = QUERIES[name]
@@ -168,6 +170,7 @@ def test_duckdb_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[
         assert connection.sql(f"select count(*) from e where {query.sql}").fetchall() == [(len(right),)]
 
 
+@pytest.mark.sample(0.4)
 @by_query
 def test_a_dataset_decodes_what_a_condition_needs(log: embedlog.Log, decoded: list[int], name: str) -> None:
     query = QUERIES[name]

@@ -22,7 +22,7 @@ from embedlog.storage.liveness import Lease
 from tests.interrupts.strike import Strike
 from tests.support.interrupts import within
 
-SAMPLE = 40  # of the points of a close
+SAMPLE = 20  # of the points of a close
 CLOSE_S = 20.0
 CONFIG = {"housekeeping": False, "offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 
@@ -310,4 +310,4 @@ def test_a_second_close_of_a_log_leaves_its_directories(tmp_path: Path, rng: ran
 
         return log.close, judge
 
-    strike_each(rng, make, sample=24 // directories)
+    strike_each(rng, make, sample=10 // directories)

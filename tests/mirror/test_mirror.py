@@ -223,8 +223,8 @@ def test_a_group_with_members_is_looked_at_and_not_written(here: Log, there: Log
     send(here, "events", range(20), partitions=1)
     run(here, there)
     here.reset_group_offsets("readers", to={TopicPartition("events", 0): 15})
-    with there.consumer("events", group_id="readers", enable_auto_commit=False) as consumer:
-        consumer.poll(timeout=10)
+    with there.consumer("events", group_id="readers", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        assert consumer.poll(timeout=10, max_records=1)
         monkeypatch.setattr(DirectoryTarget, "write", lambda *_: pytest.fail("a line was written"))
         run(here, there, groups=["readers"])
 

@@ -61,6 +61,7 @@ def all_missing(path: Path) -> None:
 DAMAGES = [middle_missing, first_missing, last_missing, middle_emptied, last_emptied, last_cut, all_missing]
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("place", [in_place, copied, backed_up])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])

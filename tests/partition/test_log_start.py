@@ -102,6 +102,7 @@ def broker_deleted(path: Path, traces: str) -> tuple[int, int]:
     return first, start
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("flushed", [True, False])
 @pytest.mark.parametrize("place", [in_place, copied])
 @pytest.mark.parametrize("traces", ["epochs", "epochs, empty checkpoint", "checkpoint", "epochs, checkpoint of the start"])

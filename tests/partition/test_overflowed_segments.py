@@ -73,6 +73,7 @@ def read(log: embedlog.Log, layout: str) -> None:
             assert consumer.poll(timeout=0, max_records=1)[0].offset == offset
 
 
+@pytest.mark.sample(0.4)
 @by_layout
 @by_close
 @by_index
@@ -90,6 +91,7 @@ def test_each_record_is_read_in_each_mode(tmp_path: Path, layout: str, closed: b
     assert not list((root / "t-0").glob("embedlog.cut-*"))
 
 
+@pytest.mark.sample(0.4)
 @by_layout
 @by_close
 @by_index

@@ -84,6 +84,7 @@ def random_times(rng: random.Random, count: int) -> list[int]:
     return made
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize(
     ("kind", "codec_name"),
     [("CreateTime", "zstd"), ("LogAppendTime", "none"),

@@ -58,6 +58,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         assert answer.returncode == 0, answer.stderr[-3000:]
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize(
     "number",
     [

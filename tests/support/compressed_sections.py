@@ -161,7 +161,7 @@ def stored() -> list[Section]:
 def read_by_kafka(sections: list[Section]) -> list[Section]:
     """The sections with the results of a real Kafka. Needs a JDK."""
     lines = "".join(f"{each.codec}\t{each.data.hex()}\n" for each in sections)
-    command = ["java", "-cp", oracle.class_path(), str(PROGRAM)]
+    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", oracle.class_path(), str(PROGRAM)]
     answer = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300, check=True)
     results = answer.stdout.splitlines()
     plains = [None if result == "-" else bytes.fromhex(result) for result in results]

@@ -11,7 +11,7 @@ from tests.faults.groups import rebalancing, zombies
 from tests.faults.harness.processes import Nursery
 from tests.support.campaign_report import add_counts, pieces
 
-FAST, LONG, PIECES = 9, 1200, 24
+FAST, LONG, PIECES, OF_A_MUTANT = 6, 1200, 24, 63
 ZOMBIES_FAST, ZOMBIES_LONG, ZOMBIES_PIECES = 3, 1000, 20
 ASSIGNORS = ["range", "cooperative-sticky", "sticky"]
 
@@ -85,7 +85,7 @@ def test_e16_of_groups_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", ["commit_unfenced"])
 def test_e15_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
-    verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, 7 * FAST, assignor="range", mutants=(mutant,))
+    verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, OF_A_MUTANT, assignor="range", mutants=(mutant,))
     print(f"E15 with {mutant}: {counts}: {verdict}")
     assert verdict.violations, f"{mutant} survived {counts}"
     add_counts("mutants", killed=1)

@@ -13,7 +13,7 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.partition.crashes import Point
 from tests.support.campaign_report import add_counts, pieces, share
 
-POINTS_FAST, PIECES = 10, 8
+POINTS_FAST, PIECES = 6, 8
 
 
 def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point]) -> None:

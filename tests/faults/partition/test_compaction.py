@@ -15,7 +15,7 @@ from tests.faults.partition.crashes import Point
 from tests.partition.test_compaction import COMPACT, last_values, opened, put, random_pairs, rows, table
 from tests.support.campaign_report import add_counts, pieces, share
 
-POINTS_FAST, POINTS_PIECES = 8, 8
+POINTS_FAST, POINTS_PIECES = 5, 8
 QUIET = {"config": {"housekeeping": False}}
 Pairs = list[tuple[bytes, bytes | None]]
 

@@ -17,7 +17,7 @@ from tests.faults.harness.stage import Play
 from tests.faults.partition import crashes
 from tests.support.campaign_report import add_counts, pieces, share
 
-RUNS_FAST, RUNS_PIECES = 14, 64
+RUNS_FAST, RUNS_PIECES, FULL_DISKS = 8, 64, 6
 SLOW_S = 2.0
 
 
@@ -68,13 +68,14 @@ def full_disk(nursery: Nursery, directory: Path, seed: int, nth: int) -> Verdict
 
 def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     rng, total = random.Random(seed), Verdict()
-    for _ in range(12):
+    for _ in range(FULL_DISKS):
         total.add(full_disk(nursery, tmp_path / "log", seed, rng.randint(1, 250)))
         assert not total.violations, total
         shutil.rmtree(tmp_path / "log", ignore_errors=True)
-    add_counts("E10, full disk", runs=12, **total.counts())
+    add_counts("E10, full disk", runs=FULL_DISKS, **total.counts())
 
 
+@pytest.mark.sample(0.5)
 @pytest.mark.parametrize("nth", range(1, 9))
 def test_e11_any_failing_sync_is_never_a_durable_acknowledgement(nursery: Nursery, tmp_path: Path, nth: int) -> None:
     """With `flush.messages` 1 every acknowledgement is durable: if the sync after the write fails, there must be none."""

@@ -16,7 +16,7 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.partition import stamping
 from tests.support.campaign_report import add_counts, pieces
 
-FAST, LONG, LONG_PIECES = 7, 3000, 30
+FAST, LONG, LONG_PIECES = 4, 3000, 30
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE)
 PLACES = ("before-publish", "after-publish", "before-unlock", "roll-intent", "roll-created", "roll-published")
 

@@ -10,7 +10,7 @@ from tests.faults.harness.processes import Nursery
 from tests.faults.power import cuts
 from tests.support.campaign_report import add_counts, pieces
 
-STATES_FAST, STATES_LONG, STATES_PIECES = 30, 10_000, 40
+STATES_FAST, STATES_LONG, STATES_PIECES = 15, 10_000, 40
 
 
 def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp_path: Path, seed: int) -> None:

@@ -13,7 +13,7 @@ from tests.faults.partition.crashes import ERRORS, FAILING, Point
 from tests.faults.spark import landing
 from tests.support.campaign_report import add_counts, pieces, share
 
-POINTS_FAST, POINTS_PIECES = {"append": 3, "overwrite": 3}, 16
+POINTS_FAST, POINTS_PIECES = {"append": 2, "overwrite": 3}, 16
 ERRORS_FAST = 2
 
 
