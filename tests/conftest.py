@@ -76,7 +76,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
-    """Without collections of garbage: what a collection of tests makes lives on, and each worker would search all of it in vain."""
+    """Without the garbage collector: tests live until the end of the run, and each worker would search them in vain."""
     gc.disable()
     try:
         return (yield)

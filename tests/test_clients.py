@@ -56,7 +56,7 @@ def test_the_records_of_a_dropped_producer_are_written_before_its_log_is_closed(
 
 
 def test_a_log_is_closed_while_another_thread_makes_clients() -> None:
-    """The iteration over the clients failed with RuntimeError, and the log stayed open. The oldest clients are dropped meanwhile."""
+    """The iteration over the clients failed with RuntimeError, and the log stayed open. The oldest clients are dropped."""
     children = Children()
     made: collections.deque[Any] = collections.deque(maxlen=2000)
 

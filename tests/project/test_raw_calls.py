@@ -48,7 +48,7 @@ def raw_calls(tree: ast.Module) -> Iterator[tuple[int, str]]:
         called = node.func
         if isinstance(called, ast.Name) and called.id == "open":
             yield node.lineno, "open"
-        if isinstance(called, ast.Attribute):
+        if isinstance(called, ast.Attribute) and called.attr in CALLS_OF_OS | CALLS_OF_PATHS | OF_OS_PATH:
             whose, name = ast.unparse(called.value), called.attr
             of_os = (whose == "os" and name in CALLS_OF_OS) or (whose == "os.path" and name in OF_OS_PATH)
             of_path = name in CALLS_OF_PATHS and "path" in whose.lower() and whose.split(".")[0] not in ROOMS
