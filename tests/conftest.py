@@ -28,6 +28,7 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.config.topic import LogConfig
 from embedlog.coordination.groups.group_coordinator import Groups
 from tests.faults.harness.processes import Nursery
 from tests.kafka import oracle
@@ -212,6 +213,31 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 
 
 # ---- a log -----------------------------------------------------------------------------------------------------------
+
+INTERNAL_PARTITIONS = {
+    name: getattr(LogConfig, name) for name in ("offsets_topic_num_partitions", "transaction_state_log_num_partitions")
+}
+FEW_PARTITIONS = 4
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_internal_topics() -> Iterator[None]:
+    """Logs of this process have few partitions of internal topics, unless a test sets their number.
+
+    The files of the usual 50 would take most of the time of a short test with a group or a transaction: in a set of three
+    directories those of 300 partitions are made.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in INTERNAL_PARTITIONS:
+            patch.setattr(LogConfig, name, FEW_PARTITIONS)
+        yield
+
+
+@pytest.fixture
+def usual_internal_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Internal topics as without `_small_internal_topics`: 50 partitions."""
+    for name, count in INTERNAL_PARTITIONS.items():
+        monkeypatch.setattr(LogConfig, name, count)
 
 
 @pytest.fixture

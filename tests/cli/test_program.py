@@ -149,6 +149,7 @@ COMPLETED = [
 ]
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 @pytest.mark.parametrize(("line", "expected"), COMPLETED)
 def test_values_are_completed(
     events: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: set[str]

@@ -75,6 +75,7 @@ def test_every_option_is_documented_and_takes_its_own_default(cls: type[Options]
         assert getattr(parse(cls, {name: text}), name) == default, "its text is taken too"
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 @each_class
 def test_every_difference_to_kafkas_defaults_is_declared(cls: type[Options]) -> None:
     ours = {row[0]: row for row in rows(cls)}

@@ -432,3 +432,18 @@ def test_no_thread_waits_for_an_update_that_does_not_end(log: embedlog.Log, monk
         ended.set()
         slow.join()
     assert topic.view(0).values == other.view(0).values == {b"n": b"2"}
+
+
+# ---- the number of partitions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("usual_internal_topics")
+def test_internal_topics_have_as_many_partitions_as_a_brokers(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        with log.producer(transactional_id="x") as producer, log.consumer(group_id="g") as consumer:
+            producer.init_transactions()
+            consumer.assign([embedlog.TopicPartition("t", 0)])
+            consumer.commit({embedlog.TopicPartition("t", 0): 0})
+        counts = {name: log.describe_topic(name).partition_count for name in ("__consumer_offsets", NAME)}
+    assert counts == {"__consumer_offsets": 50, NAME: 50}
