@@ -394,6 +394,7 @@ def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlo
     assert committed(log) == [b"x", b"x"]
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_the_topic_is_kafkas_unless_asked_otherwise(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log") as log:
         begun(log, "my-txn-id")

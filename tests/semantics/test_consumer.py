@@ -275,7 +275,7 @@ def test_poll_over_control_and_aborted_records_moves_the_position_and_goes_on_wa
     partition.append([b"gone"], producer=1)
     partition.end(1, ABORT)
     reader = consumer("b", isolation_level="read_committed")
-    assert reader.poll(timeout=0.01) == []
+    assert reader.poll(timeout=0.2) == []
     assert engine.waits == 1
     assert reader.position(B0) == 2
 

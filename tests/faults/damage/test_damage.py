@@ -45,7 +45,7 @@ def check_report(what: str, report: Report) -> None:
 def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path, codec: str) -> None:
     """Every bit of the first header of each segment, and one bit in every few bytes after it."""
     path = built(nursery, tmp_path / "log", codec=codec, batches=12)
-    report = nursery.spawn().call("flip_log", str(path), 11, 61)
+    report = nursery.spawn().call("flip_log", str(path), 11, 61, deadline_s=100)
     check_report(f"E6, segments, {codec}", report)
     assert report[0].get("CorruptRecordError", 0) > 0.9 * sum(report[0].values()), "the flips were not even read"
 
