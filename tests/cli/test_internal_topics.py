@@ -29,6 +29,7 @@ def grouped(tmp_path: Path, run: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("arguments", LISTS, ids=" ".join)
 def test_a_list_hides_internal_topics_and_says_how_many(grouped: Callable[..., Any], arguments: list[str]) -> None:
@@ -63,6 +64,7 @@ def test_a_topic_that_is_named_is_shown(grouped: Callable[..., Any]) -> None:
         assert name in outcome.out
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_metrics_for_prometheus_have_the_sums_of_what_is_hidden(grouped: Callable[..., Any]) -> None:
     hidden = grouped("metrics", "--prometheus")
     assert hidden.err == ""

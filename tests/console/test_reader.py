@@ -211,6 +211,7 @@ def test_the_replicas_of_a_set_and_its_decisions_are_listed(tmp_path: Path) -> N
         assert {"warning", "decision"} >= {kind for (kind,) in cells(events, "kind")} >= {"decision"}
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_internal_topics_are_counted_and_shown_if_they_are_asked_for(tmp_path: Path) -> None:
     with embedlog.open([tmp_path / name for name in "ab"], housekeeping=False) as log:
         log.create_topic("t", 2, replication_factor=2)

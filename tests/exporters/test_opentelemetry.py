@@ -87,6 +87,7 @@ def test_a_reader_collects_the_samples(tmp_path: Path) -> None:
         assert counted.calls == 2
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_internal_topics_are_observed_if_they_are_asked_for(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config=QUIET) as log:
         log.create_topic("t")

@@ -69,6 +69,7 @@ def test_the_collector_exports_the_same_names(tmp_path: Path) -> None:
     assert ("embedlog_topic_messages_in_total", frozenset({place, ("topic", "t")}), 3.0) in scraped
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_internal_topics_have_sums_and_are_exported_if_they_are_asked_for(tmp_path: Path) -> None:
     client = pytest.importorskip("prometheus_client")
     with log_with_a_group(tmp_path) as log:
