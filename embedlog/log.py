@@ -70,6 +70,7 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
         create: bool = True,
         alone: bool = False,
         racks: Sequence[str | None] | None = None,
+        restored: bool = False,
         progress: Progress | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LogOptions],
@@ -80,10 +81,16 @@ class Log(Administration, ReplicaAdministration, metaclass=other_clients.Hinting
             from embedlog.replica import ReplicatedEngine
 
             places = [location.checked(each) for each in path]
-            engine = ReplicatedEngine(places, read_only=read_only, create=create, config=parsed, racks=racks, progress=progress)
+            if restored and read_only:
+                raise TypeError("restored begins the set again, which read_only forbids")
+            engine = ReplicatedEngine(
+                places, read_only=read_only, create=create, config=parsed, racks=racks, restored=restored, progress=progress
+            )
         else:
             if racks is not None:
                 raise TypeError("racks belong to a list of directories, one for each")
+            if restored:
+                raise TypeError("restored belongs to a list of directories: all of a set")
             engine = open_directory(
                 location.checked(path), read_only=read_only, create=create, alone=alone, config=parsed, progress=progress
             )
@@ -430,6 +437,7 @@ def open(
     create: bool = True,
     alone: bool = False,
     racks: Sequence[str | None] | None = None,
+    restored: bool = False,
     progress: Callable[[int, int], object] | None = None,
     config: Mapping[str, Any] | None = None,
     **settings: Unpack[LogOptions],
@@ -438,7 +446,8 @@ def open(
 
     `read_only` takes no lock and needs no write permission; it follows other processes. `create=False` refuses an absent path.
     A list of directories is a set with replicas; those that are missing or fail are away. `racks` has a label for each. One
-    directory of a set is written only if `alone`. `config` has Kafka's names (docs/configuration.md); keywords use "_".
+    directory of a set is written only if `alone`. `restored` begins a set again whose directories were all put back from copies
+    (docs/replicas.md). `config` has Kafka's names (docs/configuration.md); keywords use "_".
     `progress(bytes done, bytes known so far)` is called in each load of a partition from its files, as in a recovery. A partition
     is loaded by the call that uses it first; what `progress` raises ends that call.
 
@@ -447,8 +456,9 @@ def open(
     """
     try:
         return Log(
-            path, read_only=read_only, create=create, alone=alone, racks=racks, progress=progress, config=config, **settings
-        )
+            path, read_only=read_only, create=create, alone=alone, racks=racks, restored=restored, progress=progress,
+            config=config, **settings,
+        )  # fmt: skip
     except StorageError as error:
         if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

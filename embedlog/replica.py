@@ -68,9 +68,10 @@ class ReplicatedEngine(Engine):
         create: bool,
         config: LogConfig,
         racks: Sequence[str | None] | None = None,
+        restored: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self._racks = racks
+        self._racks, self._restored = racks, restored
         super().__init__(paths, read_only=read_only, create=create, config=config, progress=progress)
 
     def _enter(self, paths: Sequence[Path], undo: contextlib.ExitStack, *, create: bool, alone: bool) -> None:
@@ -80,7 +81,7 @@ class ReplicatedEngine(Engine):
             checked = set_up.check_to_read(paths, self._racks)
         else:
             checked = set_up.prepare_set(paths, deadline_ns=deadline_ns, racks=self._racks, create=create, mode=config.file_mode)
-        self.set = ReplicaSet(self._directory, config, self.check_open, read_only=self.read_only)
+        self.set = ReplicaSet(self._directory, config, self.check_open, read_only=self.read_only, restored=self._restored)
         self.set.members.changed = self._serve
         undo.callback(self.set.members.release)
         self.set.open(checked, dict(zip(map(str, paths), self._racks or (), strict=False)))

@@ -53,12 +53,12 @@ def directories() -> list[str]:
     return list(given)
 
 
-def open_log(*, read_only: bool = True, create: bool = False) -> embedlog.Log:
-    """The log of this invocation: one directory, or a set. It is created only if `create`."""
+def open_log(*, read_only: bool = True, create: bool = False, restored: bool = False) -> embedlog.Log:
+    """The log of this invocation: one directory, or a set. It is created only if `create`. `restored`: as `embedlog.open`."""
     places = directories()
     path = places[0] if len(places) == 1 else places
     try:
-        return embedlog.open(path, read_only=read_only, create=create, progress=loads())
+        return embedlog.open(path, read_only=read_only, create=create, restored=restored, progress=loads())
     except embedlog.StorageError as problem:
         if len(places) > 1 or problem.errno != errno.ENOENT or os.path.lexists(places[0]):
             raise

@@ -433,7 +433,7 @@ class Leaders(PartitionDirectories):
         made = now.log_end == 0 and member.directory is not None and member.directory.was_made(*self._place)
         closed = not files.exists(partition.path / file_names.DIRTY)
         complete = replica.role != replication.ROLE_NONE or made or closed or partition.replica.is_kept()
-        found = Found.COMPLETE if complete else Found.CRASHED if member.clean else Found.FOREIGN
+        found = Found.COMPLETE if complete else Found.CRASHED
         return Seen(found, member.incarnation, epoch, now.log_end)
 
     def commit(self, leader: Leader, end: int, deadline_ns: int, *, wait: bool = True) -> int:

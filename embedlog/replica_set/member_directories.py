@@ -31,7 +31,7 @@ from embedlog._native import system
 from embedlog.errors import DirectoryInUseError, EmbedlogError, ReplicaSetError, StorageError
 from embedlog.replica_set import membership as members
 from embedlog.replica_set import registration
-from embedlog.replica_set.decisions.copies import Copy, Registration
+from embedlog.replica_set.decisions.copies import Copy
 from embedlog.replica_set.membership import Found
 from embedlog.replica_set.open_directories import ReopenedError, is_of_storage
 from embedlog.replica_set.registration import Entered, Opening
@@ -85,14 +85,15 @@ def present(found: Found, expected: Member | None = None) -> Membership:
     return found.membership
 
 
-def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
+def enter(make: MakeDirectory, path: Path, *, again: bool = False, restored: bool = False) -> Opened:
     """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors of `LogDirectory.enter`.
 
     `again`: this process has opened the directory before, and removed its clean mark. A mark then belongs to an old copy.
+    `restored`: the set begins again from it (REGISTRATION-5).
     """
     log_directory = make(path)
     entered: list[Entered] = []
-    _note(log_directory, entered, again=again)
+    _note(log_directory, entered, again=again or restored)
     with contextlib.ExitStack() as undo:
         undo.callback(log_directory.release)
         log_directory.enter()
@@ -105,17 +106,15 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
         registered = own.registration_id == own.registered_id
         log_directory.directory.broker_epoch = own.broker_epoch if registered else -1
         directory = SetDirectory(own.node, log_directory)
-        is_prepared = own.registered_id is None and own.alone
-        is_new_member = own.registered_id is None and not own.alone
-        found = directory.decision_log(is_new_member=is_new_member, is_prepared=is_prepared)
+        is_new_member = own.registered_id is None and not (own.alone or own.replaces)
+        found = directory.decision_log(is_new_member=is_new_member)
         mode = log_directory.config.file_mode
-        recorded = None if own.registered_id is None else Registration(own.registered_id, own.broker_epoch)
         copy = Copy(
             own.node, found, mode, log_directory.touch, directory.present_decision_log,
-            UUID(bytes=id_bytes(own.own.directory_id)), recorded,
+            UUID(bytes=id_bytes(own.own.directory_id)), own.openings,
         )  # fmt: skip
         undo.pop_all()
-    return Opened(entered[0], directory, copy)
+    return Opened(entered[0]._replace(restored=restored), directory, copy)
 
 
 def with_rack(opened: Opened, rack: str | None) -> Opened:

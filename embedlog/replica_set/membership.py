@@ -53,11 +53,12 @@ class Membership(NamedTuple):
 
     `registration_id` is that of the directory now. `registered_id` and `broker_epoch` are those of its last registration in the
     decision log, None and -1 before the first one. `alone`: the directory was written without its set since then. `created_ns`:
-    the birth time of `embedlog.door` at that registration, None if it is not known (REGISTRATION-8).
+    the birth time of `embedlog.door` at that registration, None if it is not known (REGISTRATION-4). `replaces`: the directory
+    was prepared empty, to get the place of another one, and no registration of it is recorded yet.
 
     `openings`: an id for each opening of the directory by a first process. The first one is that of the last recorded
     registration, the last one is the present one. Those between them may be registered, too: their processes were killed before
-    they recorded it, or reached no majority (REGISTRATION-10).
+    they recorded it, or reached no majority (REGISTRATION-2).
     """
 
     cluster_id: str
@@ -72,6 +73,7 @@ class Membership(NamedTuple):
     created_ns: int | None = None
     others: Mapping[str, Any] = MappingProxyType({})
     openings: tuple[UUID, ...] = ()
+    replaces: bool = False
 
     @property
     def own(self) -> Member:
@@ -122,6 +124,7 @@ def encode(membership: Membership) -> bytes:
         "created_ns": membership.created_ns,
         "openings": [id_text(opening.bytes) for opening in membership.openings],
         "cluster_generation": membership.cluster_generation,
+        **({"replaces": True} if membership.replaces else {}),
         "members": [_encode_member(member) for member in membership.members],
     }
     return _FILE.encode(membership.generation, content, membership.others)
@@ -147,9 +150,10 @@ def _decode(path: Path, data: bytes) -> Membership:
         broker_epoch, alone = rest.pop("broker_epoch"), rest.pop("alone")
         created_ns = rest.pop("created_ns", None)  # a file of an earlier version has none
         openings = rest.pop("openings", [])  # likewise
+        replaces = rest.pop("replaces", False)
         cluster_generation, entries = _number(rest.pop("cluster_generation")), rest.pop("members")
-        if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or type(alone) is not bool:
-            raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}")
+        if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or {type(alone), type(replaces)} != {bool}:
+            raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}, replaces {replaces!r:.100}")
         if created_ns is not None and (type(created_ns) is not int or not 0 < created_ns <= LONG_MAX):
             raise ValueError(f"created_ns {created_ns!r:.100}")
         if not isinstance(openings, list) or len(openings) > OPENINGS_MAX:
@@ -164,7 +168,7 @@ def _decode(path: Path, data: bytes) -> Membership:
         raise ForeignDirectoryError(f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path) from problem
     return Membership(
         cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation,
-        created_ns, rest, opening_ids,
+        created_ns, rest, opening_ids, replaces,
     )  # fmt: skip
 
 

@@ -196,9 +196,8 @@ class PartitionDirectories:
             known = self._decisions.hint().nodes
             named = ", ".join(f"{node} ({known[node].path if node in known else 'retired'})" for node in decided.foreign)
             text += (
-                f": node {named} was put back to an earlier copy, copied after a crash, or written without the set, and may lack"
-                " acknowledged records. Bring back a directory that has them, or use this one: select a leader by"
-                " elect(topic, partition, unclean=True, node=…)"
+                f": node {named} was replaced, or begins from a copy, and may lack acknowledged records. Bring back a directory"
+                " that has them, or select a leader by elect(topic, partition, unclean=True, node=…)"
             )
         return LeaderNotAvailableError(f"{text}; {reason}" if reason else text, found="; ".join(states) or None)
 

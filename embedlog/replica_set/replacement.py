@@ -3,8 +3,8 @@
 A majority of the voters has all decisions without the lost directory first. The copy of the decision log in the new directory is
 incomplete until it is level, so it does not vote before that (PROMISE-3).
 
-The new directory has the node and the directory id of the lost one, and no opening of it. So every process finds a stranger
-(REGISTRATION-10), which holds nothing. One decision registers it, and its replicas are copied.
+The new directory has the node and the directory id of the lost one, no opening of it, and the mark `replaces`. So one decision
+registers it as a directory that holds nothing (REGISTRATION-5), and its replicas are copied.
 
 The file of members is the last one that is written. A call that was interrupted is repeated. Content that is in the place is
 renamed, in one step.
@@ -107,7 +107,7 @@ def _keep_content(path: Path, mode: int, deadline_ns: int) -> None:
     if all(name in UNUSED or name.endswith(files.TEMPORARY) for name in files.listing(path)):
         return  # an empty file system, or the first steps of a preparation
     found = members.found_in(path)
-    if found.membership is not None and found.membership.alone and not found.membership.openings:
+    if found.membership is not None and found.membership.replaces and not found.membership.openings:
         return
     kept = path.with_name(f"{path.name}.replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     try:
@@ -133,7 +133,7 @@ def _prepare(opened: SetMembers, state: State, node: int, path: Path, mode: int)
         for member in registration.members_of(state, known)
     )
     own = Membership(
-        state.cluster_id, node, uuid.uuid4(), every, alone=True, cluster_generation=state.generation,
+        state.cluster_id, node, uuid.uuid4(), every, cluster_generation=state.generation, replaces=True,
     )  # fmt: skip
     write_meta(path, MetaProperties(1, state.cluster_id, node, directory_id, {}), mode)
     members.write(path, own, mode)  # the last one: an opening takes a directory with both files only

@@ -48,15 +48,16 @@ class ReplicaSet:
     """The open directories of one set, and what they decide. Threads: any."""
 
     def __init__(
-        self, make: MakeDirectory, config: LogConfig, check_open: Callable[[], None], *, read_only: bool = False
-    ) -> None:
+        self, make: MakeDirectory, config: LogConfig, check_open: Callable[[], None], *, read_only: bool = False,
+        restored: bool = False,
+    ) -> None:  # fmt: skip
         self._config, self._check_open, self._read_only = config, check_open, read_only
         self._mutex = threading.Lock()
         self._replicas: dict[Place, PartitionReplicas] = {}
         self._partitions: dict[Place, ReplicatedPartition] = {}
         self._topics: SetTopics | None = None  # as `topics`, once the set is open
         self.events = ReplicaEvents(lambda: self.members.log_directories())
-        self.members = SetMembers(make, config, read_only=read_only, observer=self.events.observe)
+        self.members = SetMembers(make, config, read_only=read_only, restored=restored, observer=self.events.observe)
 
     def open(self, checked: CheckedSet, racks: Mapping[str, str | None] | None = None) -> None:
         """Open the directories, register them, and read the decisions. Raises the errors of `SetMembers.open`.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError
 from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replica_set.following.copy_rate import COPIES_IN, COPIES_OUT, CopyRate
@@ -194,28 +194,29 @@ class SetDirectory:
             found = self.log_directory.partition_of(topic, 0)
         return found
 
-    def decision_log(self, *, is_new_member: bool, is_prepared: bool = False) -> Partition:
+    def decision_log(self, *, is_new_member: bool) -> Partition:
         """The copy of the decision log here (SETDIRECTORY-3).
 
-        One that is made is incomplete, unless the directory is new to its set: it had records, which are lost (PROMISE-3). In a
-        directory that was `prepared` to replace another one, an interrupted opening may have made it.
+        One that is empty is incomplete, unless the directory is new to its set: it had records, which are lost (PROMISE-3).
         """
         topic = self.log_directory.registry.get(LOG)
-        is_made = topic is None or not topic.finished
         if topic is None or not topic.finished:
             topic = self._bring(Topic(LOG, id_of_name(LOG), 1, {"cleanup.policy": "compact"}, "creating"))
         found = self.log_directory.partition_of(topic, 0)
-        if (is_prepared or (is_made and not is_new_member)) and not self.log_directory.read_only:
-            self._mark_incomplete(found)
+        if not is_new_member and not self.log_directory.read_only and _is_empty(found):
+            config = self.log_directory.config
+            with found.replica.exclusive(files.deadline_after(config.lock_timeout_ms / 1000)):
+                known = promise.read(found.path)
+                promise.write(found.path, known._replace(incomplete=True), config.file_mode)
         return found
 
-    def _mark_incomplete(self, copy: Partition) -> None:
-        """Let an empty copy of the decision log count for no majority until it is level."""
-        config = self.log_directory.config
-        if copy.replica.published()[0].log_end == 0:
-            with copy.replica.exclusive(files.deadline_after(config.lock_timeout_ms / 1000)):
-                known = promise.read(copy.path)
-                promise.write(copy.path, known._replace(incomplete=True), config.file_mode)
+
+def _is_empty(copy: Partition) -> bool:
+    """Whether a copy of the decision log has no record. One that cannot be loaded begins again later (COPYRENEWAL-3)."""
+    try:
+        return copy.replica.published()[0].log_end == 0
+    except (CorruptRecordError, ForeignDirectoryError, UnknownTopicOrPartitionError):
+        return False
 
 
 def topic_of(state: State, topic_id: UUID, node: int | None = None) -> Topic:

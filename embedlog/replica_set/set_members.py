@@ -1,11 +1,11 @@
 """This module holds the directories of a set that this process has opened: their opening, registration, failure and return.
 
-SETMEMBERS-1  a directory is entered before its copy of the decision log is used; all of them are registered by one decision
+SETMEMBERS-1  a directory is entered and judged before its copy of the decision log is attached; all of them are registered by
+    one decision. A stranger is left again, and is away until it is replaced (`judgement`)
 SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered. A directory
     whose registration id is not the registered one leads nothing and joins no ISR until a later registration
 SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12). After a registration with an
-    unknown outcome, also of another process (REGISTRATION-6), it has none. The next opening finds a crashed directory then, not
-    a foreign one
+    unknown outcome, also of another process (REGISTRATION-9), it has none. The next opening finds a crashed directory then
 SETMEMBERS-4  a failed directory is tried again after its pause. If lock file, control page and registration id are still those of
     this process, it continues. Otherwise it is opened and registered again, and its earlier objects end
 SETMEMBERS-5  a registration by another process shows that a directory was replaced or crashed: it is opened again here, too
@@ -14,6 +14,8 @@ SETMEMBERS-6  a directory that the decision log names, but that was not given, i
 SETMEMBERS-7  a given directory that has left the set is away: its retirement may have been interrupted. Its file of members need
     not have its registration
 SETMEMBERS-8  a directory that another process added is opened before its first use. A reader registers nothing
+SETMEMBERS-9  a set of which no majority continues begins again from all of its directories, by request only. Each of them is
+    registered as a foreign one, so that the best log of each partition leads
 """
 
 from __future__ import annotations
@@ -22,23 +24,25 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, LockTimeoutError, NotEnoughDirectoriesError, ReplicaSetError, StorageError
-from embedlog.replica_set import adoption, member_directories, registration
-from embedlog.replica_set.decisions import histories
+from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.replica_set import adoption, judgement, member_directories, registration
+from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
 from embedlog.replica_set.decisions.decision_log import DecisionLog
-from embedlog.replica_set.decisions.histories import OtherHistory
 from embedlog.replica_set.decisions.proposals import Proposal
+from embedlog.replica_set.judgement import Judgement
 from embedlog.replica_set.member_directories import MakeDirectory, MemberPlaces, Opened
 from embedlog.replica_set.membership import Member
 from embedlog.replica_set.observation import topics_words
 from embedlog.replica_set.open_directories import DAMAGE, OpenDirectories, OpenDirectory
 from embedlog.replica_set.partition_replicas import PartitionReplicas
+from embedlog.replica_set.registration import Entered
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.identity import id_text
 
@@ -52,8 +56,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 REGISTER_S: Final = 1  # between two tries to register directories without a majority
-WAIT_NS: Final = 200_000_000  # for the registration of a directory by another process, between two looks
-NOT_REGISTERED: Final = "the directory is not the registered one: the process that opened it first registers it"
 JUDGEMENTS: Final = 10  # of directories that other processes register meanwhile
 
 
@@ -69,10 +71,11 @@ class SetMembers:
         config: LogConfig,
         *,
         read_only: bool,
+        restored: bool = False,
         observer: Callable[[Proposal], None] = lambda proposal: None,
     ) -> None:
-        """`observer` gets each proposal of this process."""
-        self._observer = observer
+        """`observer` gets each proposal of this process. `restored`: the set begins again from its directories (SETMEMBERS-9)."""
+        self._observer, self._restored = observer, restored
         self.make, self._config, self._read_only = make, config, read_only
         self._opened: dict[int, Opened] = {}
         self._openings = 0  # a number that changes after `_opened`
@@ -81,6 +84,8 @@ class SetMembers:
         self._away: dict[str, str] = {}  # the reason by path
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
+        self._has_majority = True  # of the directories that continue, at the last judgement
+        self._unjudged: set[int] = set()  # open directories whose copies of the decision log are not attached yet
         self._uncertain: set[int] = set()  # their last registration failed, and its records may count
         self._retry_ns = 0
         self._state: State | None = None  # of the last look
@@ -100,7 +105,7 @@ class SetMembers:
         for found in checked.found:
             try:
                 member_directories.present(found)
-                opened = member_directories.enter(self.make, found.path)
+                opened = member_directories.enter(self.make, found.path, restored=self._restored)
                 self._take(member_directories.with_rack(opened, racks[str(found.path)]) if str(found.path) in racks else opened)
             except EmbedlogError as problem:
                 if not member_directories.is_away(problem):
@@ -120,6 +125,7 @@ class SetMembers:
     def _remove(self, node: int) -> Opened | None:
         """End the use of a directory as an open one; None if it was none."""
         gone = self._opened.pop(node, None)
+        self._unjudged.discard(node)
         self._openings += 1
         return gone
 
@@ -133,7 +139,7 @@ class SetMembers:
             if member.node not in self._opened and not self._places.is_given(Path(member.path)):
                 try:
                     path = self._places.find(member, self.opened())
-                    self._take(member_directories.enter(self.make, path))
+                    self._take(member_directories.enter(self.make, path, restored=self._restored))
                     logger.info("the set has the directory %s, too: it is opened", path)
                 except EmbedlogError as problem:
                     self._note_away(Path(member.path), problem)
@@ -142,17 +148,14 @@ class SetMembers:
         voters = [member.node for member in known.members if member.voter]
         self.decisions = DecisionLog(known.cluster_id, voters, lock_timeout_ms=self._config.lock_timeout_ms)
         self.decisions.observer = self._observer
-        for opened in self._opened.values():
-            self.decisions.attach(opened.copy)
-        nodes, written = {member.node for member in known.members}, self.decisions.written()
+        nodes = {member.node for member in known.members}
+        views = self.decisions.views(opened.copy for opened in self._opened.values())
+        written = max(views.values(), key=judgement.advance, default=self.decisions.last_view()).state
         added = [member for member in registration.members_of(written, known) if member.node not in nodes]
         self._open_recorded(added)  # it may be needed for a majority
-        for opened in self._opened.values():
-            self.decisions.attach(opened.copy)
+        self._unjudged = set(self._opened)
+        self._judge()
         deadline_ns = self._deadline()
-        if not self._read_only:
-            self.decisions.compare(deadline_ns)  # before the state of another history is used
-            self._leave_out_unsupported()
         state, config = self.decisions.hint(), self._config
         self._places.end_opening({*nodes, *written.nodes, *state.nodes})
         self.directories = OpenDirectories(
@@ -167,8 +170,6 @@ class SetMembers:
         self._unregistered = set(self._opened)
         try:
             self._register(deadline_ns)
-            if self.decisions.other_histories():
-                self._renew_copies()
         except NotEnoughDirectoriesError as problem:
             if not state.nodes:
                 raise
@@ -295,14 +296,14 @@ class SetMembers:
 
     def _register_judged(self, deadline_ns: int) -> None:
         """Judge the directories, and register those that continue. Raises as `_register`, and StrangerFound."""
+        self._judge()
         self._drop_retired(deadline_ns)
-        self._renew_put_back(deadline_ns)
         entered = [self._opened[node].entered for node in sorted(self._unregistered)]
         before, self._uncertain = self._uncertain, self._uncertain | self._unregistered
         try:
             state = registration.register(
                 self.decisions, entered, observe=self.observed, held=self._held(), deadline_ns=deadline_ns,
-                mode=self._config.file_mode, opened=[each.entered for each in self.opened()],
+                mode=self._config.file_mode, opened=[each.path for each in self.opened()],
             )  # fmt: skip
         except (NotEnoughDirectoriesError, registration.StrangerFound) as problem:
             if not getattr(problem, "undecided", False):
@@ -311,6 +312,9 @@ class SetMembers:
                     each.outcome(each.membership.node not in before)
             raise
         nodes, self._unregistered, self._uncertain = self._unregistered, set(), self._uncertain - self._unregistered
+        for each in entered:
+            if (each.membership.replaces or each.restored) and each.membership.node in self._opened:
+                self.decisions.attach(self._opened[each.membership.node].copy)  # from now on by its opening
         present = {each.node for each in self.directories}
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
@@ -322,46 +326,61 @@ class SetMembers:
             return ()
         return adoption.held_topics(self.log_directories()[0])
 
-    def _renew_put_back(self, deadline_ns: int) -> None:
-        """Draw new ids for the directories that were put back to other copies (REGISTRATION-5, HISTORIES-6)."""
-        state, mode = self.decisions.hint(), self._config.file_mode
-        if any(registration.is_stranger(self._opened[node].entered, state) for node in self._unregistered):
-            state = self.decisions.settle(deadline_ns)  # the hint may lag
-        for node in sorted(self._unregistered):
-            if registration.must_wait(self._opened[node].entered, state):
-                self._set_aside(node)
-        others = self.decisions.other_histories()
-        for node in sorted(self._unregistered):
-            opened = self._opened[node]
-            entered = registration.with_new_id_if_put_back(opened.entered, state, deadline_ns, mode, other=node in others)
-            if entered is not opened.entered:
-                self._opened[node] = opened._replace(entered=entered)
-                self.directories.put([self._usable(self._opened[node], state)])
+    # ---- judgement -------------------------------------------------------------------------------
 
-    def _leave_out_unsupported(self) -> None:
-        """Leave out more advanced copies of the decision log than the one in which a majority of the directories are registered.
+    def _judge(self) -> None:
+        """Attach the copies of the directories that continue, and leave the strangers (SETMEMBERS-1).
 
-        Such a copy is of another history: in its state, that majority are strangers (REGISTRATION-10).
+        Raises ReplicaSetError if none continues, or if a set is to begin again that continues (SETMEMBERS-9).
         """
-        views = self.decisions.views()
-        entered = {node: self._opened[node].entered for node in views if node in self._opened}
-        strangers = {
-            node: {other for other, each in entered.items() if registration.is_stranger(each, view.state)}
-            for node, view in views.items()
-        }
-        advance = {node: (view.term, view.position) for node, view in views.items()}
-        supported = []
-        for node, view in views.items():
-            voters = set(view.state.voters)
-            if 2 * len(voters & (entered.keys() - strangers[node])) > len(voters):
-                supported.append(node)
-        chosen = max(supported, key=lambda node: advance[node], default=None)
-        if chosen is None:
-            return
-        for node in strangers[chosen]:
-            if advance[node] > advance[chosen]:
-                path = str(entered[node].path)
-                self.decisions.detach(node, OtherHistory(histories.TEXT, path=path, paths=[path]))
+        views = self.decisions.views(opened.copy for opened in self._opened.values())
+        entered = {node: self._now(opened) for node, opened in self._opened.items()}
+        if self._restored:
+            given = {node: each._replace(restored=False) for node, each in entered.items()}
+            judgement.check_restored(judgement.judged(given, views), entered)
+            self._restored = False
+        found = judgement.judged(entered, views)
+        self._has_majority = found is None or found.has_majority
+        if found is not None:
+            self._leave_strangers(found, entered)
+        for node in self._unjudged:
+            copy, own = self._opened[node].copy, self._opened[node].entered
+            is_unknown = self._read_only or own.restored or own.membership.replaces
+            self.decisions.attach(replace(copy, openings=()) if is_unknown else copy)
+        self._unjudged = set()
+
+    def _now(self, opened: Opened) -> Entered:
+        """What a directory is judged by. Another process may have registered it since a reader opened it."""
+        own = members.read(opened.path) if self._read_only else None
+        return opened.entered if own is None else registration.in_file(opened.path, own)
+
+    def _leave_strangers(self, found: Judgement, entered: Mapping[int, Entered]) -> None:
+        if self._read_only and not found.has_majority:
+            return  # a reader changes nothing: it shows what is there
+        if found.strangers.keys() >= entered.keys():
+            raise judgement.all_strangers(entered, found.strangers)
+        for node in sorted(found.strangers.keys() & (self._unjudged | self._unregistered)):
+            path = entered[node].path
+            problem = judgement.stranger(node, path, found.strangers[node], has_majority=found.has_majority)
+            self._set_aside(node, problem, found.state)
+
+    def _set_aside(self, node: int, problem: ReplicaSetError, state: State) -> None:
+        """Leave a stranger, and use it for nothing. After a pause its files are looked at again."""
+        opened = self._opened[node]
+        self._remove(node)
+        self._unregistered.discard(node)
+        self.decisions.detach(node, problem)
+        self._note_away(opened.path, problem)
+        if node in state.nodes:
+            self._away[state.nodes[node].path] = str(problem)
+        if hasattr(self, "directories"):
+            member = self.directories.member(node)
+            if member is not None:
+                member.directory = None
+                self.directories.fail(node, problem)
+            self.changed(self.log_directories())
+        opened.directory.log_directory.directory.broker_epoch = -1
+        member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""
@@ -374,29 +393,6 @@ class SetMembers:
             path = self._opened[node].path
             self.forget(node)
             self._note_away(path, ReplicaSetError("the directory has left the set", path=path, found=f"node {node}"))
-
-    def _leave_copies(self) -> None:
-        """Leave directories of which other processes use the registered copies: those are used next (MEMBERDIRECTORY-10)."""
-        unregistered = [self._opened[node].entered for node in sorted(self._unregistered)]
-        opened = [each.entered for each in self.opened()]
-        for each in registration.copies_in_use(unregistered, opened, self.decisions.hint()):
-            self._set_aside(each.membership.node, "a process uses another copy of the directory")
-
-    def _set_aside(self, node: int, text: str = NOT_REGISTERED) -> None:
-        """Leave a directory until it can be judged: it is tried again after a pause (REGISTRATION-10)."""
-        opened = self._opened[node]
-        self._remove(node)
-        self._unregistered.discard(node)
-        self.decisions.detach(node)
-        problem = StorageError(text, path=opened.path)
-        member = self.directories.member(node)
-        if member is not None:
-            member.directory = None
-            self.directories.fail(node, problem)
-        logger.info("%s, node %d: %s", opened.path, node, text)
-        self.changed(self.log_directories())
-        opened.directory.log_directory.directory.broker_epoch = -1
-        member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
 
     def observed(self, state: State) -> Mapping[Place, Observed]:
         """The replicas of all partitions that this process reaches. A damaged one that is the whole ISR is not reached."""
@@ -441,24 +437,14 @@ class SetMembers:
     def replace(self, node: int, path: Path, deadline_ns: int) -> None:
         """Open and register the prepared directory of a node that was away.
 
-        Another process may be faster, and registers it then. Raises as `_register`, and LockTimeoutError.
+        Raises as `_register`, and ReplicaSetError if another process uses the lost directory again.
         """
         with locks.holding(self._mutex, deadline_ns, "the directories of the set"):
             self._open_in_place(node, path, self.decisions.hint())
-            try:
-                self._register(deadline_ns)
-            except ReplicaSetError:  # the lost directory has returned, and another process uses it
-                self._leave_copies()
-                raise
-        while node not in self._opened:
-            version = self.version()
-            self.tend(by_hand=True)
-            if node in self._opened:
-                return
-            now_ns = system.boot_ns()
-            if now_ns >= deadline_ns:
-                raise LockTimeoutError("another process has opened the directory, and does not register it", path=path)
-            self.directories.wait(version, min(deadline_ns, now_ns + WAIT_NS))
+            self._register(deadline_ns)
+            if node not in self._opened:
+                why = self._away.get(str(path), "the directory has left the set")
+                raise ReplicaSetError(f"nothing is replaced: {why}", paths=[str(path)])
 
     # ---- directories that return -----------------------------------------------------------------
 
@@ -493,9 +479,7 @@ class SetMembers:
     def _renew_copies(self) -> None:
         """Begin damaged copies of the decision log again. A directory that fails returns first."""
         opened = self._opened.copy()
-        foreign = self.decisions.other_histories().keys() & opened.keys()
-        self._unregistered |= {node for node in foreign if not opened[node].entered.membership.alone}  # HISTORIES-6
-        used = {node for node in opened if self.directories.get(node) is not None} - (foreign & self._unregistered)
+        used = {node for node in opened if self.directories.get(node) is not None} - self._unjudged
         for node, problem in damaged_copies(self.decisions, {node: opened[node].copy for node in used}).items():
             try:
                 self.renew_copy(node, problem)
@@ -531,12 +515,8 @@ class SetMembers:
     def _register_again(self) -> None:
         deadline_ns = self._deadline()
         try:
-            self.decisions.compare(deadline_ns)
-            self._leave_out_unsupported()
             self._register(deadline_ns)
         except EmbedlogError as problem:
-            if isinstance(problem, ReplicaSetError):
-                self._leave_copies()
             if isinstance(problem, NotEnoughDirectoriesError):
                 self.directories.fail_replaced()  # those are opened again next
             self._retry_ns = system.boot_ns() + REGISTER_S * 1_000_000_000
@@ -561,9 +541,17 @@ class SetMembers:
         member = Member(node, id_text(registered.directory.bytes), registered.path)
         if path is not None and registered.path != str(path) and not files.exists(path / file_names.REPLICAS):
             path = None  # another process has given its place to a directory elsewhere
-        self._open_in_place(node, self._places.find(member, self.opened(), path, registered.incarnation), state)
+        place = self._places.find(member, self.opened(), path, registered.incarnation)
+        own = members.read(place)
+        if own is not None and registration.is_judged(state):
+            why = registration.strangeness(registration.in_file(place, own), state)
+            if why:
+                raise judgement.stranger(node, place, why, has_majority=self._has_majority)
+        self._open_in_place(node, place, state)
         if not self._read_only:
             self._register_again()
+        else:
+            self._judge()
 
     def _open_in_place(self, node: int, path: Path, state: State) -> None:
         """Open the directory of a node instead of an earlier one; it is not registered yet."""
@@ -580,7 +568,7 @@ class SetMembers:
             self.changed(self.log_directories())
             raise
         self._take(opened)
-        self.decisions.attach(opened.copy)
+        self._unjudged.add(node)
         self.directories.put([self._usable(opened, state)])
         self._use_registered(state)
         logger.warning("the directory %s of node %d is usable", path, node)

@@ -72,7 +72,7 @@ def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False)
 
 
 def begin_opening(directory: Path, found: Membership, mode: int, *, fresh: bool, alone: bool = False) -> Membership:
-    """Draw the id of an opening, and a new registration id unless the directory is `fresh` (REGISTRATION-10).
+    """Draw the id of an opening, and a new registration id unless the directory is `fresh` (REGISTRATION-2).
 
     REQUIRES the open lock of the directory, and no other process in it.
     """

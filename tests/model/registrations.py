@@ -2,9 +2,9 @@
 
 Each process enters the directories one after the other, in an order of its own. It decides then which of them are the registered
 ones, registers them by one decision on a majority, and records that in each of them. One directory may be put back to an earlier
-copy of itself. The first process in such a directory registers it as a foreign one: it leaves the ISR, and is copied from the
-leader. Other processes leave it until then. Records are a number: a member of the ISR has at least as many as were acknowledged.
-A power loss, and a directory that is absent, are in `replicas.py`.
+copy of itself. Every process leaves such a stranger, until a person replaces it: an empty directory takes its place, leaves the
+ISR with its registration, and is copied from the leader. Records are a number: a member of the ISR has at least as many as were
+acknowledged. A power loss is in `replicas.py`.
 
 Invariants: README.md, U1 and I7.
 """
@@ -18,6 +18,8 @@ RULES = {
     "unrecorded_kept": ("REPLICA-12", "a directory keeps the ids of openings whose registration it has not recorded"),
     "judged_again": ("REPLICA-12", "the decision judges again, with the state that it is derived from"),
     "births": ("REPLICA-12", "a directory with another birth that was not closed in order is a copy"),
+    "replaced_leaves": ("REPLICA-19", "a directory that replaces another one leaves the ISR with its registration"),
+    "replaced_silent": ("REPLICA-19", "it has no vote before it has the decisions"),
     "strangers_silent": ("QUORUM-9", "a directory that is not the registered one has no vote, and nothing is derived from it"),
 }
 
@@ -31,6 +33,8 @@ class Directory(NamedTuple):
     users: frozenset = frozenset()
     decision: int = 0             # the newest one in its copy of the decision log
     records: int = 1
+    replaces: bool = False        # it begins empty, in the place of another one; its registration is not recorded yet
+    silent: bool = False          # its copy of the decision log may lack decisions
 
 
 class Decision(NamedTuple):
@@ -45,7 +49,6 @@ class Process(NamedTuple):
     todo: tuple = ()              # directories to be entered
     inside: frozenset = frozenset()
     first: frozenset = frozenset()  # where it was the first one
-    foreign: frozenset = frozenset()  # those that it registers as foreign ones
 
 
 class State(NamedTuple):
@@ -60,6 +63,7 @@ class State(NamedTuple):
     kills: int = 0
     copies: int = 0
     fails: int = 0
+    replaces: int = 0
 
 
 class Registrations:
@@ -67,10 +71,12 @@ class Registrations:
 
     rules = RULES
 
-    def __init__(self, off=(), processes=2, directories=3, records=2, opens=3, looks=1, kills=1, copies=1, fails=0, changes=0):
+    def __init__(self, off=(), processes=2, directories=3, records=2, opens=3, looks=1, kills=1, copies=1, fails=0, changes=0,
+                 replaces=0):
         self.off, self.processes, self.count = frozenset(off), processes, directories
         self.records, self.changes = records, changes
-        self.faults = {"opens": opens, "looks": looks, "kills": kills, "copies": copies, "fails": fails}
+        self.faults = {"opens": opens, "looks": looks, "kills": kills, "copies": copies, "fails": fails,
+                       "replaces": replaces}
 
     def on(self, rule):
         return rule not in self.off
@@ -84,7 +90,7 @@ class Registrations:
 
     def broken(self, state):
         for process in state.processes:
-            if process.at == "in" and self._majority(process.inside):
+            if process.at == "in" and self._votes(state, process.inside):
                 newest = self._newest(state, process.inside)
                 if newest.leader in newest.isr & process.inside and state.directories[newest.leader].records < state.acked:
                     return "U1 a directory leads without an acknowledged record that another one has"
@@ -96,14 +102,15 @@ class Registrations:
         newest = state.decisions[-1]
         if self.changes and len(state.decisions) > 2 * self.faults["opens"] + self.changes:
             return True          # the bounds are used up
-        if all(state.directories[node].records < state.acked for node in newest.isr):
+        if newest.isr and all(state.directories[node].records < state.acked for node in newest.isr):
             return True          # the whole ISR was put back: nothing but a person can decide
         return not state.opens and not any(p.at != "out" for p in state.processes)
 
     # -- judgement --------------------------------------------------------------------------
 
-    def _majority(self, nodes):
-        return 2 * len(nodes) > self.count
+    def _votes(self, state, nodes):
+        """Whether these directories decide: a majority that has all decisions."""
+        return 2 * len([node for node in nodes if not state.directories[node].silent]) > self.count
 
     def _continues(self, state, process, node, decision):
         """Whether the directory is the registered one, as a decision and its own files show it."""
@@ -111,7 +118,9 @@ class Registrations:
         if not self.on("every_process") and node not in process.first:
             return True
         if registered == directory.openings[-1]:
-            return True          # another process has registered this opening, also as a foreign one
+            return True          # another process has registered this opening
+        if directory.replaces:
+            return True
         if directory.copy_note:
             return False
         if not self.on("opening_ids"):
@@ -129,12 +138,12 @@ class Registrations:
             able = frozenset(
                 each for each in process.inside if self._continues(state, process, each, state.decisions[decision])
             )
-            if node in able and self._majority(able):
+            if node in able and not state.directories[node].silent and self._votes(state, able):
                 choices.append((state.decisions[decision].depth, decision, able))
         return max(choices, key=lambda each: each[:2]) if choices else None
 
     def _newest(self, state, nodes):
-        numbers = [state.directories[node].decision for node in nodes]
+        numbers = [state.directories[node].decision for node in nodes if not state.directories[node].silent]
         return state.decisions[max(numbers, key=lambda each: (state.decisions[each].depth, each))]
 
     # -- steps ------------------------------------------------------------------------------
@@ -149,7 +158,12 @@ class Registrations:
     def _out(self, state, me, process):
         if state.opens:
             order = tuple((number + 2 * me) % self.count for number in range(self.count))
-            yield f"{name(me)} begins to open the set", become(state._replace(opens=state.opens - 1), me, Process("enter", order))
+            opened = state._replace(opens=state.opens - 1)
+            yield f"{name(me)} begins to open the set", become(opened, me, Process("enter", order))
+            for node in order if state.fails else ():
+                todo = tuple(other for other in order if other != node)
+                absent = become(opened._replace(fails=state.fails - 1), me, Process("enter", todo))
+                yield f"!{name(me)} begins to open the set without D{node}", absent
 
     def _enter(self, state, me, process):
         node = process.todo[0]
@@ -175,15 +189,10 @@ class Registrations:
         able = found[2] if found else frozenset()
         if not self.on("strangers_silent"):
             able = process.inside
-        foreign = (process.inside - able) & process.first
-        strangers = process.inside - able - foreign
+        strangers = process.inside - able
         for node in sorted(strangers):
             state = left(state, me, node)
-        process = process._replace(at="register" if self._majority(able) else "in", inside=able, foreign=foreign)
-        if not self._majority(able):
-            for node in sorted(foreign):
-                state = left(state, me, node)
-            process = process._replace(foreign=frozenset())
+        process = process._replace(at="register" if self._votes(state, able) else "in", inside=able)
         without = f" without {', '.join(f'D{node}' for node in sorted(strangers))}" if strangers else ""
         yield f"{name(me)} knows its directories{without}", become(state, me, process)
 
@@ -192,39 +201,44 @@ class Registrations:
         if self.on("judged_again"):
             able = frozenset(node for node in process.inside if self._continues(state, process, node, newest))
             if able != process.inside:
-                again = process._replace(at="judge", inside=process.inside | process.foreign, foreign=frozenset())
-                yield f"{name(me)} finds another directory away", become(state, me, again)
+                yield f"{name(me)} finds another directory away", become(state, me, process._replace(at="judge"))
                 return
-        openings, inside = list(newest.openings), process.inside | process.foreign
+        openings, inside = list(newest.openings), process.inside
+        begun = frozenset(node for node in inside if self._begins(state.directories[node], newest.openings[node]))
         for node in inside:
             openings[node] = state.directories[node].openings[-1]
         if tuple(openings) == newest.openings:
             yield f"{name(me)} finds all registered", become(state, me, process._replace(at="in"))
             return
-        isr = newest.isr - process.foreign
+        isr = newest.isr - begun if self.on("replaced_leaves") else newest.isr
         if newest.leader in isr or not isr:
             leader = newest.leader
         else:
             leader = max(isr, key=lambda node: (state.directories[node].records, -node))
         new = newest._replace(depth=newest.depth + 1, openings=tuple(openings), isr=isr, leader=leader)
-        registered = process._replace(at="record", inside=inside, foreign=frozenset())
+        registered = process._replace(at="record")
         yield f"{name(me)} registers", become(decided(state, new, inside), me, registered)
         if state.kills:
             for node in sorted(process.inside):
                 yield f"!{name(me)} is killed within its decision, in D{node}", self._killed(decided(state, new, {node}), me)
+
+    def _begins(self, directory, registered):
+        """Whether a registration takes a directory for one that begins empty."""
+        return directory.replaces and registered not in directory.openings
 
     def _record(self, state, me, process):
         newest = self._newest(state, process.inside)
         for node in process.inside:
             directory = state.directories[node]
             if newest.openings[node] == directory.openings[-1]:
-                directory = directory._replace(openings=directory.openings[-1:], born_elsewhere=False, copy_note=False)
+                directory = directory._replace(openings=directory.openings[-1:], born_elsewhere=False, copy_note=False,
+                                                replaces=False)
                 state = put(state, node, directory)
         yield f"{name(me)} records its registration", become(state, me, process._replace(at="in"))
 
     def _in(self, state, me, process):
         everyone, inside = frozenset(range(self.count)), process.inside
-        if self._majority(inside):
+        if self._votes(state, inside):
             newest = self._newest(state, inside)
             members = newest.isr & inside
             if newest.leader in newest.isr <= inside and state.acked < self.records:
@@ -246,12 +260,27 @@ class Registrations:
             todo = tuple(sorted(everyone - inside))
             after = become(state._replace(looks=state.looks - 1), me, process._replace(at="enter", todo=todo))
             yield f"{name(me)} looks again", after
+        yield from self._replaced(state, me, process)
         for node in sorted(inside) if state.fails else ():
             after = left(state._replace(fails=state.fails - 1), me, node)
             yield f"!D{node} fails for {name(me)}", become(after, me, process._replace(inside=inside - {node}))
         for node in sorted(inside):
             state = left(state, me, node)
         yield f"{name(me)} closes in order", become(state, me, Process())
+
+    def _replaced(self, state, me, process):
+        inside = process.inside
+        for node in range(self.count) if state.replaces and inside else ():
+            if node in inside or state.directories[node].users:
+                continue
+            if not self._votes(state, inside):
+                continue
+            newest = self._newest(state, inside)
+            if not newest.isr - {node}:
+                continue
+            empty = Directory(openings=(), records=0, replaces=True, silent=self.on("replaced_silent"))
+            after = put(state, node, empty)._replace(replaces=state.replaces - 1)
+            yield f"{name(me)} replaces D{node}", become(after, me, process._replace(at="enter", todo=(node,)))
 
     # -- faults -----------------------------------------------------------------------------
 
@@ -276,7 +305,7 @@ def decided(state, new, nodes):
     """The state after a decision in the copies of these directories."""
     number = len(state.decisions)
     for node in nodes:
-        state = put(state, node, state.directories[node]._replace(decision=number))
+        state = put(state, node, state.directories[node]._replace(decision=number, silent=False))
     return state._replace(decisions=(*state.decisions, new))
 
 

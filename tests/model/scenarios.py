@@ -169,6 +169,9 @@ SCENARIOS = {
         "a directory fails": {"processes": 1, "kills": 0, "opens": 2, "fails": 1, "changes": 2},
         "two openers and kill": {"kills": 1, "opens": 2, "looks": 0},
         "two openers, then another one": {"kills": 0, "opens": 3, "looks": 0},
+        "a directory is replaced": {"processes": 1, "kills": 1, "opens": 3, "looks": 0, "copies": 0, "fails": 2, "replaces": 1,
+                                    "changes": 1},
+        "a stranger is replaced beside another process": {"kills": 1, "opens": 2, "looks": 0, "replaces": 1},
     },
 }
 DEEP = {
@@ -345,6 +348,7 @@ NOT_NEEDED_ALONE = {
     ("replica_reads", "leader_epoch"): "a page of an older epoch has a lower high watermark: an older prefix of the same records",
     ("replica_reads", "ask_leader"): "an ISR member has every position of a reader; needed where the reader knows an older ISR",
     ("registrations", "judged_again"): "no directory is replaced between the look and the decision while a process is in it",
+    ("registrations", "replaced_silent"): "a process registers the others before it replaces one: they have all decisions",
     ("reassignment", "assigned_join"): "a removed replica does not follow, so it never reaches the raised epoch",
 }
 PAIRS = [

@@ -1,4 +1,4 @@
-"""Copies that were made while processes used a directory, and took its place meanwhile (REGISTRATION-8)."""
+"""Copies that were made while processes used a directory, and took its place meanwhile (REGISTRATION-4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.errors import StorageError
+from embedlog.errors import ReplicaSetError, StorageError
 from embedlog.storage import file_names, files
 from embedlog.storage.locks import LockFile
 from tests.faults.harness.processes import until
@@ -36,10 +36,11 @@ def test_a_copy_that_was_made_and_put_back_while_it_alone_was_in_sync_does_not_l
             refuses(each)
     with opened(tmp_path) as log:
         refuses(log)
+        with pytest.raises(ReplicaSetError, match=r"only the directory of node 1 .*t-0.*force=True"):
+            log.replace_directory(1, tmp_path / "d1")
         (tmp_path / "d1").rename(tmp_path / "copy")
         moved_back(tmp_path / "d1")
         log.housekeep()
-        log.elect("t", 0, unclean=True, node=1)
         log.housekeep()
         assert isr(log) == [1, 2, 3]
         assert values(log) == [b"first", b"second", b"third"]

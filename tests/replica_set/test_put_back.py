@@ -1,4 +1,4 @@
-"""Directories that were put back to an earlier copy while the set was closed: they lead nothing before they are compared."""
+"""Registrations with an unknown outcome, and of killed processes, make no stranger of a directory."""
 
 from __future__ import annotations
 
@@ -39,27 +39,14 @@ def values(log: embedlog.Log) -> list[bytes | None]:
     return [record.value for record in log.scan("t").records()]
 
 
-@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
-def test_an_earlier_copy_loses_no_acknowledged_record(tmp_path: Path, node: int, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [2, 1, 3]})
-        send(log, b"before")
-    shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy")
-    with opened(tmp_path) as log:
-        send(log, b"after")
-    shutil.rmtree(tmp_path / f"d{node}")
-    (tmp_path / "copy").rename(tmp_path / f"d{node}")
-    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path) as log:
-        assert values(log) == [b"before", b"after"]
-        send(log, b"later")
-        deadline = time.monotonic() + 60
-        while len(log.replicas("t").partitions[0].isr) < 3:
-            assert time.monotonic() < deadline
-            log.housekeep()
-        assert values(log) == [b"before", b"after", b"later"]
-    assert [line for line in caplog.messages if "put back" in line]
-    contents = {(tmp_path / f"d{each}" / "t-0" / f"{0:020d}.log").read_bytes() for each in NODES}
-    assert len(contents) == 1
+def copied(root: Path, node: int) -> None:
+    shutil.copytree(root / f"d{node}", root / "copy")
+
+
+def put_back(root: Path, node: int) -> None:
+    """Put the directory back to the copy."""
+    shutil.rmtree(root / f"d{node}")
+    (root / "copy").rename(root / f"d{node}")
 
 
 def test_every_orderly_opening_has_new_broker_epochs(tmp_path: Path) -> None:
@@ -111,93 +98,15 @@ def logs(root: Path) -> set[bytes]:
     return {(root / f"d{node}" / "t-0" / f"{0:020d}.log").read_bytes() for node in NODES}
 
 
-@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
-def test_an_earlier_copy_does_not_lead_after_a_kill(tmp_path: Path, node: int) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [2, 1, 3]})
-        send(log, b"before")
-    shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy")
-    killed(tmp_path, b"after 1", b"after 2")
-    shutil.rmtree(tmp_path / f"d{node}")
-    (tmp_path / "copy").rename(tmp_path / f"d{node}")
-    with opened(tmp_path) as log:
-        assert values(log) == [b"before", b"after 1", b"after 2"]
-        level(log)
-    assert len(logs(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
-def test_a_copy_of_the_opening_that_was_killed_loses_no_acknowledged_record(
-    tmp_path: Path, node: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [2, 1, 3]})
-        send(log, b"before")
-    killed(tmp_path, b"after 1", b"after 2", between=lambda: shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy"))
-    shutil.rmtree(tmp_path / f"d{node}")
-    (tmp_path / "copy").rename(tmp_path / f"d{node}")
-    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path) as log:
-        assert values(log) == [b"before", b"after 1", b"after 2"]
-        level(log)
-    assert [line for line in caplog.messages if "put back" in line]
-    assert len(logs(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
-@pytest.mark.parametrize("kill", [False, True], ids=["closed", "killed"])
-def test_records_that_were_written_without_the_set_are_cut(tmp_path: Path, node: int, kill: bool) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [2, 1, 3]}, min_insync_replicas=1)
-        send(log, b"before")
-    shutil.copytree(tmp_path / f"d{node}", tmp_path / "copy")
-    if kill:
-        killed(tmp_path, b"after 1", b"after 2")
-    else:
-        with opened(tmp_path) as log:
-            send(log, b"after 1", b"after 2")
-    shutil.rmtree(tmp_path / f"d{node}")
-    (tmp_path / "copy").rename(tmp_path / f"d{node}")
-    with embedlog.open(tmp_path / f"d{node}", alone=True) as lone:
-        send(lone, b"other 1", b"other 2", b"other 3")
-    with opened(tmp_path) as log:
-        assert values(log) == [b"before", b"after 1", b"after 2"]
-        level(log)
-        assert values(log) == [b"before", b"after 1", b"after 2"]
-    assert len(logs(tmp_path)) == 1
-    assert list((tmp_path / f"d{node}" / "t-0").glob("embedlog.cut-*")), "the other records are kept"
-
-
-def test_the_latest_epoch_leads_and_not_the_longest_log(tmp_path: Path) -> None:
-    """All replicas were written without the set. The longest one has records that were never acknowledged by all (REPLICA-8)."""
-    paths = [tmp_path / f"d{node}" for node in NODES]
-    options: dict[str, Any] = {"housekeeping": False, "auto_leader_rebalance_enable": False}
-    with embedlog.open(paths, **options) as log:
-        log.create_topic("t", assignment={0: [1, 2]})
-        send(log, b"before")
-        with log.producer(acks=1) as producer:
-            for _ in range(5):
-                producer.send("t", b"in one directory").result()
-        paths[0].rename(tmp_path / "away")
-        send(log, b"acknowledged")
-        log.housekeep()
-    (tmp_path / "away").rename(paths[0])
-    for path in paths[:2]:
-        with embedlog.open(path, alone=True, **options) as lone:
-            assert values(lone)[0] == b"before"
-    with embedlog.open(paths, **options) as log:
-        assert values(log) == [b"before", b"acknowledged"]
-        assert log.replicas("t").partitions[0].leader == 2
-
-
-def check_none_is_foreign(root: Path, expected: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+def check_none_is_a_stranger(root: Path, expected: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "embedlog"), opened(root) as log:
         assert values(log) == expected
         level(log)
-    assert not [line for line in caplog.messages if "put back" in line]
+    assert not [line for line in caplog.messages if "not the registered one" in line]
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, NotEnoughDirectoriesError("unknown outcome", undecided=True)])
-def test_a_registration_with_an_unknown_outcome_makes_no_directory_foreign(
+def test_a_registration_with_an_unknown_outcome_makes_no_stranger(
     tmp_path: Path, fault: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The records of the registration are written; its process gets an error, and closes in order."""
@@ -217,10 +126,10 @@ def test_a_registration_with_an_unknown_outcome_makes_no_directory_foreign(
         else:
             with pytest.raises(KeyboardInterrupt):
                 opened(tmp_path)
-    check_none_is_foreign(tmp_path, [b"before"], caplog)
+    check_none_is_a_stranger(tmp_path, [b"before"], caplog)
 
 
-def test_a_registration_that_a_killed_process_did_not_record_makes_no_directory_foreign(
+def test_a_registration_that_a_killed_process_did_not_record_makes_no_stranger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A second process opens between entry and decision of the first one, outlives it, and closes in order."""
@@ -252,7 +161,7 @@ def test_a_registration_that_a_killed_process_did_not_record_makes_no_directory_
     second.close()
     for fd in (entered, may_decide, go):
         os.close(fd)
-    check_none_is_foreign(tmp_path, [b"before"], caplog)
+    check_none_is_a_stranger(tmp_path, [b"before"], caplog)
 
 
 # ---- the first process in the directories is killed at any step of its registration ---------------------
@@ -297,7 +206,7 @@ def registering(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) 
 def outlived(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Another process enters before that decision, registers after the first one was killed, and closes in order."""
     assert ended_before(root, arm, patch)
-    check_none_is_foreign(root, [b"before"], caplog)
+    check_none_is_a_stranger(root, [b"before"], caplog)
 
 
 def ended_before(root: Path, arm: Callable[[], None], patch: pytest.MonkeyPatch) -> bool:
@@ -336,7 +245,7 @@ def killed_at(method: str, call: int) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("method", "call"), [("append", 2), ("append", 3), ("sync", 3), ("settle", 1), ("settle", 2), ("announce", 1)]
 )
-def test_a_registration_whose_process_was_killed_makes_no_directory_foreign(
+def test_a_registration_whose_process_was_killed_makes_no_stranger(
     tmp_path: Path, method: str, call: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its records may count or not: no other process can know that before the next decision."""
@@ -363,62 +272,12 @@ def test_a_registration_can_be_killed_before_every_system_call(
         take_for_originals(tmp_path / str(nth))
         arm = partial(system.fault_arm, CHANGES, nth, "kill_before")
         ended = ended_before(tmp_path / str(nth), arm, monkeypatch)
-        check_none_is_foreign(tmp_path / str(nth), [b"before"], caplog)
+        check_none_is_a_stranger(tmp_path / str(nth), [b"before"], caplog)
         shutil.rmtree(tmp_path / str(nth))
         if not ended:
             assert nth > 3
             return
     raise AssertionError("the process is always killed")
-
-
-@pytest.mark.parametrize("first", ["original", "copy"])
-def test_a_copy_of_a_directory_in_use_is_refused(tmp_path: Path, first: str) -> None:
-    """Each process names one of the two: else they would register them in turn, and no leader would stay (QUORUM-1)."""
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]})
-    shutil.copytree(tmp_path / "d1", tmp_path / "copy")
-    lists = {"original": ["d1", "d2", "d3"], "copy": ["copy", "d2", "d3"]}
-    second = "copy" if first == "original" else "original"
-    with embedlog.open([tmp_path / name for name in lists[first]], housekeeping=False) as log:
-        with pytest.raises(embedlog.ReplicaSetError, match="another copy") as refused:
-            embedlog.open([tmp_path / name for name in lists[second]], housekeeping=False)
-        assert {Path(path).name for path in refused.value.paths} == {"copy", "d1"}
-        with log.producer() as producer:
-            producer.send("t", b"value").result(20)
-        before = log.replicas().decisions
-        log.housekeep()
-        assert log.replicas().decisions == before
-
-
-@pytest.mark.parametrize("first", ["paths", "links"])
-def test_a_copy_of_a_directory_in_use_is_refused_beside_links_to_the_others(tmp_path: Path, first: str) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]})
-    shutil.copytree(tmp_path / "d2", tmp_path / "copy")
-    for node in (1, 3):
-        (tmp_path / f"link{node}").symlink_to(tmp_path / f"d{node}")
-    paths, links = ["d1", "{}", "d3"], ["link1", "{}", "link3"]
-    used, other = (paths, links) if first == "paths" else (links, paths)
-    with embedlog.open([tmp_path / name.format("d2") for name in used], housekeeping=False) as log:
-        with pytest.raises(embedlog.ReplicaSetError, match="another copy"):
-            embedlog.open([tmp_path / name.format("copy") for name in other], housekeeping=False)
-        send(log, b"value")
-        assert values(log) == [b"value"]
-
-
-def test_a_copy_of_the_whole_set_is_used_beside_it(tmp_path: Path) -> None:
-    for name in ("set", "backup"):
-        (tmp_path / name).mkdir()
-    with opened(tmp_path / "set") as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]})
-        send(log, b"first")
-        for node in NODES:
-            shutil.copytree(tmp_path / "set" / f"d{node}", tmp_path / "backup" / f"d{node}")
-        with opened(tmp_path / "backup") as other:
-            send(other, b"in the copy")
-            send(log, b"in the set")
-            assert [record.value for record in log.scan("t").records()] == [b"first", b"in the set"]
-            assert [record.value for record in other.scan("t").records()] == [b"first", b"in the copy"]
 
 
 def test_another_path_to_a_directory_in_use_is_no_copy(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A directory is put back to an earlier copy, and several programs open the set at the same time.
 
 One of them enters the directory first. It may be slow or killed before it registers it: no other one takes the copy for the
-registered directory (REGISTRATION-10).
+registered directory, and it stays away until it is replaced (REGISTRATION-2).
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def test_a_process_that_entered_the_copy_first_changes_nothing(
             os.write(go, b"x")
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         send(log, b"later")
+        assert log.replicas("t").partitions[0].isr == (1, 2)
+        log.replace_directory(3, tmp_path / "d3")
         level(log)
         assert values(log) == [*BEFORE, *AFTER, b"later"]
     assert len(logs(tmp_path)) == 1
@@ -114,7 +116,7 @@ def test_a_process_that_waits_in_a_directory_in_order_stops_nobody(tmp_path: Pat
 
 
 def open_at_once(root: Path, orders: list[list[int]]) -> None:
-    """As many processes as orders open the set at one moment, wait until it is level, and close it."""
+    """As many processes as orders open the set at one moment, see all records, and close it."""
     may_begin, go = os.pipe()
     children = []
     for order in orders:
@@ -124,7 +126,8 @@ def open_at_once(root: Path, orders: list[list[int]]) -> None:
             try:
                 os.read(may_begin, 1)
                 with embedlog.open([root / f"d{node}" for node in order]) as log:
-                    level(log)
+                    assert values(log) == BEFORE + AFTER
+                    assert log.replicas("t").partitions[0].leader != 3
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -139,6 +142,7 @@ def check_round(root: Path, programs: int) -> None:
     open_at_once(root, [[1, 2, 3], [3, 1, 2], [2, 3, 1], [3, 2, 1]][:programs])
     with embedlog.open([root / f"d{node}" for node in NODES]) as log:
         assert values(log) == BEFORE + AFTER
+        log.replace_directory(3, root / "d3")
         level(log)
     assert len(logs(root)) == 1
 

@@ -165,6 +165,7 @@ def test_a_process_loads_nothing_of_the_directory_in_the_place_of_its_own(tmp_pa
         (tmp_path / "copy").rename(tmp_path / "d2")
         with opened(tmp_path) as log:
             send(log, b"second")
+            log.replace_directory(2, tmp_path / "d2")
             log.housekeep()
             assert isr(log) == [1, 2, 3]
             page = replica(log, 2)._state.page
@@ -234,37 +235,6 @@ def test_a_directory_that_fails_again_after_it_worked_is_replaced_at_once(
             producer.send("t", b"back %d" % number).result(30)
         found = values(log)
         assert all(b"%s %d" % (word, number) in found for word in (b"away", b"back") for number in range(count))
-
-
-@pytest.mark.parametrize("node", NODES)
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_old_copy_in_the_place_of_a_directory_is_opened_and_registered_again(
-    tmp_path: Path, node: int, processes: int
-) -> None:
-    made(tmp_path)
-    place = tmp_path / f"d{node}"
-    shutil.copytree(place, tmp_path / "copy")
-    with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(opened(tmp_path)) for _ in range(processes)]
-        before = incarnation(logs[0], node)
-        for log in logs:
-            send(log, b"before")
-        moved_away(place)
-        send(logs[0], b"without it")
-        (tmp_path / "copy").rename(place)
-        for log in logs:
-            log.housekeep()
-        assert incarnation(logs[0], node) != before
-        for log in logs:
-            log.housekeep()
-            assert isr(log) == [1, 2, 3]
-            send(log, b"after")
-            assert {member.problem for member in log._engine.set.directories} == {None}
-        assert data(tmp_path, 1) == data(tmp_path, 2) == data(tmp_path, 3)
-        assert len(values(logs[-1])) == 2 + 2 * processes
-    with opened(tmp_path) as log:
-        assert len(values(log)) == 2 + 2 * processes
-        assert isr(log) == [1, 2, 3]
 
 
 def test_an_empty_directory_in_the_place_of_a_member_stays_unused(tmp_path: Path) -> None:
@@ -340,11 +310,10 @@ def test_a_round_by_hand_passes_over_what_another_thread_opened_again(tmp_path: 
 @pytest.mark.parametrize("step", ["unlink", "rename", "fsync", "pwrite", "mkdir"])
 def test_a_return_that_fails_is_repeated(tmp_path: Path, step: str) -> None:
     made(tmp_path)
-    shutil.copytree(tmp_path / "d2", tmp_path / "copy")
+    moved_away(tmp_path / "d2")
     with opened(tmp_path) as log:
-        moved_away(tmp_path / "d2")
         send(log, b"second")
-        (tmp_path / "copy").rename(tmp_path / "d2")
+        moved_back(tmp_path / "d2")
         for nth in range(1, 4):
             with failing((step,), nth=nth, name="d2/", error=errno.EIO):
                 log.housekeep()

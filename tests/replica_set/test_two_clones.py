@@ -9,7 +9,6 @@ import pytest
 
 import embedlog
 from embedlog.errors import ReplicaSetError
-from tests.replica_set.test_damage_while_open import send
 from tests.replica_set.test_renewal import until_in_sync
 from tests.replica_set.test_verification import QUIET, WANTED, filled, isr, values
 
@@ -49,24 +48,6 @@ def test_two_clones_of_one_directory_are_refused(
             opened(tmp_path, *given, read_only=read_only)
         assert refused.value.paths == [str(tmp_path / name) for name in named]
     assert content(tmp_path) == before
-
-
-def test_two_clones_in_two_processes_are_used_one_after_the_other(tmp_path: Path) -> None:
-    """The second one is an earlier copy then: it is compared, and gets what it lacks (REPLICA-12)."""
-    with filled(tmp_path):
-        pass
-    clone(tmp_path, "d1", "c1", "c2")
-    with opened(tmp_path, "c1", "d2", "d3") as log:
-        send(log, "t", b"more")
-        for other in ("c2", "d1"):
-            with pytest.raises(ReplicaSetError, match="uses another copy") as refused:
-                opened(tmp_path, other, "d2", "d3")
-            assert set(refused.value.paths) == {str(tmp_path / "c1"), str(tmp_path / other)}
-        send(log, "t", b"again")
-    with opened(tmp_path, "c2", "d2", "d3") as log:
-        assert values(log) == [*WANTED, b"more", b"again"]
-        until_in_sync(log)
-        assert log.verify_replicas() == []
 
 
 def test_two_directories_that_become_clones_while_the_log_is_open_are_not_used(tmp_path: Path) -> None:

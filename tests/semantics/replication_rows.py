@@ -210,9 +210,9 @@ RULES: dict[str, str] = {
     "QUORUM-5": f"{QUORUM}::test_quorum_5_a_found_record_is_settled_by_a_record_of_an_own_term",
     "QUORUM-6": f"{QUORUM}::test_quorum_6_voters_change_on_both_majorities",
     "QUORUM-7": f"{QUORUM}::test_quorum_7_a_hint_follows_decisions_of_others_without_a_lock",
-    "QUORUM-8": "replica_set/test_other_histories::test_the_history_of_a_majority_counts "
-    "replica_set/test_other_histories::test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_others",
-    "QUORUM-9": "replica_set/test_other_histories::test_another_directory_under_a_planned_number_is_no_vote",
+    "QUORUM-8": "replica_set/test_different_decisions::"
+    "test_a_tail_that_counts_nowhere_is_cut_although_its_terms_are_those_of_others",
+    "QUORUM-9": "replica_set/test_different_decisions::test_another_directory_under_a_planned_number_is_no_vote",
     "REPLICA-1": "partition/replication/test_followers::test_a_follower_of_a_later_epoch_takes_nothing "
     f"{ROLES}::test_a_follower_is_cut_where_its_epochs_and_the_leaders_diverge",
     "REPLICA-2": f"{ROLES}::test_a_follower_is_cut_where_its_epochs_and_the_leaders_diverge "
@@ -234,7 +234,7 @@ RULES: dict[str, str] = {
     "REPLICA-11": f"{PARTITION}::test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close "
     "replication/test_directories::test_a_follower_that_lost_its_page_leaves_the_isr",
     "REPLICA-12": "replica_set/test_put_back::test_an_earlier_copy_loses_no_acknowledged_record "
-    "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_id_others_are_foreign",
+    "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers",
     "REPLICA-13": f"{ELECTIONS}::test_after_a_power_loss_all_members_are_awaited {ELECTIONS}::test_a_durable_topic_does_not_wait",
     "REPLICA-14": "replica_set/test_parallel_sync::test_a_record_is_acknowledged_when_all_directories_have_synced_it "
     "replica_set/test_parallel_sync::test_a_member_that_fails_between_commit_and_sync_leaves_the_isr "

@@ -13,6 +13,7 @@ import click
 
 import embedlog
 from embedlog.cli.invocation import current, open_log, verb
+from embedlog.cli.invocation import directories as given
 from embedlog.cli.output import document, table
 from embedlog.cli.progress import progress
 from embedlog.cli.terminal import tell
@@ -27,13 +28,14 @@ from embedlog.cli.terminal import tell
 @click.option("--retire", type=int, metavar="NODE", help="Move its replicas to other directories, and remove it from the set.")
 @click.option("--replace", type=int, metavar="NODE", help="Give the place of a lost directory to the one at --path.")
 @click.option("--path", type=click.Path(), help="The directory for --replace; the recorded one if not given.")
+@click.option("--restored", is_flag=True, help="Begin a set again of which every directory was put back from a copy.")
 @click.option("--force", is_flag=True, help="Give up what only the retired or replaced directory has.")
 @click.option("--no-wait", is_flag=True, help="Leave the copies to the processes that have the log open.")
 def directories(
     add: str | None, rack: str | None, witness: bool, no_voter: bool, replicate: int | None, retire: int | None,
-    replace: int | None, path: str | None, force: bool, no_wait: bool,
+    replace: int | None, path: str | None, restored: bool, force: bool, no_wait: bool,
 ) -> int:  # fmt: skip
-    """List, add, retire and replace the directories of a set.
+    """List, add, retire, replace and restore the directories of a set.
 
     JSON: a list of the fields of Log.replicas().directories, such as "node", "state", "path" and "reason".
     """
@@ -43,8 +45,10 @@ def directories(
         raise click.UsageError("--path and --no-wait belong to --replace")
     if force and retire is None and replace is None:
         raise click.UsageError("--force belongs to --retire and --replace")
-    changes = add is not None or replicate is not None or retire is not None or replace is not None
-    with open_log(read_only=not changes) as log:
+    if restored and len(given()) == 1:
+        raise click.UsageError("--restored needs all directories of the set: -d for each")
+    changes = restored or add is not None or replicate is not None or retire is not None or replace is not None
+    with open_log(read_only=not changes, restored=restored) as log:
         if add is not None:
             node = log.add_directory(add, rack=rack, replicas=not witness, voter=not no_voter)
             tell(f"embedlog: {add} is node {node}")

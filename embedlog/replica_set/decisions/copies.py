@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from embedlog._native import replication
@@ -75,13 +75,6 @@ class CopyPartition(Protocol):
     def notify(self) -> None: ...
 
 
-class Registration(NamedTuple):
-    """The last registration that a directory has recorded: after that it counts."""
-
-    incarnation: UUID
-    broker_epoch: int
-
-
 @dataclass(frozen=True, slots=True)
 class Copy:
     """The decision log in one directory of the set, as a process has it open."""
@@ -92,7 +85,7 @@ class Copy:
     decided: Callable[[], None] = lambda: None  # wakes the processes that follow the decisions in this directory
     present: Callable[[], CopyPartition] | None = None  # the open partition; a missing directory had closed the one before
     directory: UUID | None = None  # its directory id: only the registered directory of a node votes
-    registration: Registration | None = None
+    openings: tuple[UUID, ...] = ()  # of its directory, one of which is registered; empty if any may be
 
     def renewed(self) -> Copy:
         """This copy with its open partition. Raises StorageError, UnknownTopicOrPartitionError."""
@@ -102,7 +95,10 @@ class Copy:
     def is_other(self, state: State) -> bool:
         """Whether another directory is registered for its node (DECISIONSESSION-1)."""
         registered = state.nodes.get(self.node)
-        return registered is not None and self.directory not in (None, registered.directory)
+        if registered is None:
+            return False
+        reopened = bool(self.openings) and registered.opening is not None and registered.opening not in self.openings
+        return reopened or self.directory not in (None, registered.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,6 @@ class LockedCopy:
             self._trusted = self._is_written
             self.settled_end = self.now.high_watermark if self._trusted else -1  # as its page shows; -1 if it cannot know
             self.counted_end = self._locked.known_high_watermark  # all records below it count
-            self.agreed: dict[int, int] = {}  # the end of the records that it shares with another copy, by node
         except BaseException as problem:
             hold.__exit__(type(problem), problem, problem.__traceback__)
             raise
@@ -216,11 +211,8 @@ class LockedCopy:
 
     def _agreed_end(self, best: LockedCopy) -> int:
         """The end of the records that both have. They are read if the starts of the terms differ (COPY-5)."""
-        agreed = self.agreed.get(best.node)
-        if agreed is None:
-            agreed = divergence(self, best)
-            agreed = agreed if agreed >= min(self.end, best.end) else shared_records.agreed_end(self, best)
-        return agreed
+        agreed = divergence(self, best)
+        return agreed if agreed >= min(self.end, best.end) else shared_records.agreed_end(self, best)
 
     def _can_be_cut(self, offset: int) -> bool:
         """Whether no record at or above the offset has replaced one below it (COPY-3)."""

@@ -6,8 +6,7 @@ COPYRENEWAL-2  the new copy is incomplete before it has its name, or before its 
     level (PROMISE-3). The promise of a cut copy does not fall
 COPYRENEWAL-3  a loaded copy begins again by a cut, which other processes with its page follow. A copy that is not loaded is set
     aside
-COPYRENEWAL-4  a copy of another history begins again, too, as its records are those of no decision of the set (HISTORIES-6)
-COPYRENEWAL-5  a check reads all published records without a lock. A copy that is cut meanwhile is checked again
+COPYRENEWAL-4  a check reads all published records without a lock. A copy that is cut meanwhile is checked again
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from embedlog.errors import (
 )
 from embedlog.replica_set.decisions import promise
 from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES
-from embedlog.replica_set.decisions.histories import OtherHistory
 from embedlog.replica_set.decisions.promise import Promise
 from embedlog.replica_set.open_directories import DAMAGE
 
@@ -63,7 +61,7 @@ def damaged_copies(decisions: DecisionLog, copies: Mapping[int, Copy]) -> dict[i
 
 
 def damage_of(copy: Copy) -> Damage | None:
-    """The damage in the records of a copy, which are all read (COPYRENEWAL-5). Raises other errors of the directory."""
+    """The damage in the records of a copy, which are all read (COPYRENEWAL-4). Raises other errors of the directory."""
     try:
         log = copy.renewed().partition.replica
         log.published()  # a partition that is not loaded yet is loaded
@@ -98,17 +96,17 @@ def renew_copy(
     decisions.detach(copy.node, problem)
     try:
         decisions.level(deadline())
-        if directory.renew_decision_log() or _cut(copy, deadline(), in_any_case=isinstance(problem, OtherHistory)):
+        if directory.renew_decision_log() or _cut(copy, deadline()):
             logger.warning("the decision log in %s is copied again: %s", copy.partition.path, problem)
     finally:
         decisions.attach(copy)  # which opens the new partition
     decisions.level(deadline())
 
 
-def _cut(copy: Copy, deadline_ns: int, *, in_any_case: bool) -> bool:
-    """Begin a loaded copy again in its place (COPYRENEWAL-3); False if it is in order, except `in_any_case`."""
+def _cut(copy: Copy, deadline_ns: int) -> bool:
+    """Begin a loaded copy again in its place (COPYRENEWAL-3); False if it is in order."""
     found = copy.renewed()
-    if not in_any_case and not _is_unusable(found, deadline_ns) and damage_of(found) is None:
+    if not _is_unusable(found, deadline_ns) and damage_of(found) is None:
         return False
     partition = found.partition
 
@@ -149,4 +147,4 @@ def _load_problem(copy: Copy) -> EmbedlogError | None:
 
 
 def _is_damage(problem: EmbedlogError) -> bool:
-    return isinstance(problem, (*DAMAGE, OtherHistory)) or (isinstance(problem, StorageError) and problem.errno == errno.ENOENT)
+    return isinstance(problem, DAMAGE) or (isinstance(problem, StorageError) and problem.errno == errno.ENOENT)

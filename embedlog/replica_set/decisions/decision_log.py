@@ -21,10 +21,9 @@ from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog.errors import EmbedlogError
 from embedlog.replica_set.decisions import decision_view, promise
-from embedlog.replica_set.decisions.copies import Copy, CopyPartition
+from embedlog.replica_set.decisions.copies import Copy
 from embedlog.replica_set.decisions.decision_session import Again, Own, Session
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
-from embedlog.replica_set.decisions.histories import OtherHistory
 from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps
 from embedlog.replica_set.decisions.refusals import error_of
 from embedlog.replication.events import Event, Refusal
@@ -45,7 +44,6 @@ class DecisionLog:
         self._attaching = threading.Lock()  # for changes of the two mappings, never during a wait
         self._copies: dict[int, Copy] = {}
         self._away: dict[int, EmbedlogError] = {}
-        self._known: dict[int, CopyPartition] = {}  # those that were compared (HISTORIES-7)
         self._own = Own()
         self._view = View(0, NO_TERM, State(cluster_id))
         self._shown: tuple[object, View] = (None, self._view)  # the facts of a page, and what the copy with it shows
@@ -90,27 +88,6 @@ class DecisionLog:
         """The error of each copy that was left out of the last decision, or that is detached."""
         return dict(self._away)
 
-    def other_histories(self) -> dict[int, EmbedlogError]:
-        """The nodes whose directories have other decisions than the set (HISTORIES-6), each with its error."""
-        return {node: problem for node, problem in self._away.items() if isinstance(problem, OtherHistory)}
-
-    def compare(self, deadline_ns: int | None = None) -> None:
-        """Compare the copies that were not compared yet, and detach those of another history.
-
-        Raises ReplicaSetError if no history counts (HISTORIES-4). A copy that fails stays to be compared.
-        """
-        if all(self._is_compared(copy) for copy in self._renewed()):
-            return
-        deadline = self._deadline(deadline_ns)
-        with locks.holding(self._mutex, deadline, "the decision log"), self._session(deadline) as session:
-            while True:
-                with contextlib.suppress(Again):
-                    session.compare()
-                    return
-
-    def _is_compared(self, copy: Copy) -> bool:
-        return self._known.get(copy.node) is copy.partition
-
     # ---- hints -----------------------------------------------------------------------------------
 
     def hint(self) -> State:
@@ -148,20 +125,16 @@ class DecisionLog:
         voters = frozenset(state.voters) or self._first_voters
         return view.state is state and 2 * len(found & voters) > len(voters)
 
-    def written(self) -> State:
-        """The state with all records of the most advanced copy, of which some may not count: for the paths of directories."""
-        found = [self.last_view()]
-        for copy, _ in self._by_advance():
-            with contextlib.suppress(EmbedlogError):
-                found.append(self._read(copy, copy.partition.replica.published()[0].log_end) or found[0])
-        return max(found, key=lambda view: (view.term, view.position)).state
+    def views(self, copies: Iterable[Copy]) -> dict[int, View]:
+        """What copies show with all of their records, of which some may not count. They need not be attached.
 
-    def views(self) -> dict[int, View]:
-        """What each attached copy shows with all of its records, of which some may not count. Unreadable copies are left out."""
+        Unreadable copies are left out.
+        """
         found = dict[int, View]()
-        for copy in self._renewed():
+        for copy in copies:
             with contextlib.suppress(EmbedlogError):
-                view = self._read(copy, copy.partition.replica.published()[0].log_end)
+                present = copy.renewed()
+                view = self._read(present, present.partition.replica.published()[0].log_end)
                 if view is not None:
                     found[copy.node] = view
         return found
@@ -178,7 +151,7 @@ class DecisionLog:
     def _by_advance(self) -> list[tuple[Copy, tuple[int, ...]]]:
         """Each copy that answers, with the facts of its page, the one with the highest watermark first."""
         found, every = [], self._renewed()
-        for copy in [each for each in every if self._is_compared(each)] or every:  # HISTORIES-7
+        for copy in every:
             try:
                 now, replica = copy.partition.replica.published()
             except EmbedlogError:
@@ -268,7 +241,7 @@ class DecisionLog:
 
     @scope
     def _session(self, deadline_ns: int) -> Iterator[Session]:
-        session = Session(self._view, self._own, self._first_voters, self._known)
+        session = Session(self._view, self._own, self._first_voters)
         self._own = Own()  # unless this session ends well
         try:
             session.lock(self._renewed(), deadline_ns)
@@ -286,7 +259,3 @@ class DecisionLog:
             with self._attaching:
                 kept = {node: problem for node, problem in self._away.items() if node not in self._copies}
                 self._away = kept | session.failed
-                self._known = session.known
-            for node, other in self.other_histories().items():
-                self.detach(node, other)
-                self._shown = (None, self._view)  # it may have shown other decisions

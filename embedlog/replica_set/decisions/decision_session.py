@@ -1,9 +1,7 @@
 """One decision of a set, made under the locks of its copies (`docs/protocol.md`, QUORUM-2 to QUORUM-8).
 
 DECISIONSESSION-1  a copy counts for a node only if its directory is the registered one of that node. Another one, which is added
-    at the same time under this number, neither votes nor gets records
-DECISIONSESSION-2  copies are compared before anything is derived from one of them. Those of another history are left out
-    (HISTORIES-2)
+    at the same time under this number, or has been replaced since it was opened, neither votes nor gets records
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from typing import Final, NamedTuple
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError, StateError
-from embedlog.replica_set.decisions import decision_view, histories
-from embedlog.replica_set.decisions.copies import Batch, Copy, CopyPartition, LockedCopy, advancement, batch_of
+from embedlog.replica_set.decisions import decision_view
+from embedlog.replica_set.decisions.copies import Batch, Copy, LockedCopy, advancement, batch_of
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
-from embedlog.replica_set.decisions.histories import OtherHistory
 from embedlog.replica_set.decisions.promise import TERM_MAX
 from embedlog.replica_set.decisions.proposals import Decided, Steps, derived
 from embedlog.replica_set.decisions.shared_records import Unreadable
@@ -42,8 +39,8 @@ class Again(Exception):
 class Session:
     """One decision, from the locking of the copies to their release."""
 
-    def __init__(self, view: View, own: Own, first_voters: frozenset[int], known: dict[int, CopyPartition]) -> None:
-        self.view, self.own, self.known = view, own, known.copy()
+    def __init__(self, view: View, own: Own, first_voters: frozenset[int]) -> None:
+        self.view, self.own = view, own
         self._first_voters = first_voters
         self.before: State = view.state  # of the last attempt, and its events
         self.events: tuple[Event, ...] = ()
@@ -103,75 +100,8 @@ class Session:
         self.failed[copy.node] = problem
         self._held.pop(copy.node).release(damage)
 
-    # ---- histories -------------------------------------------------------------------------------
-
-    def compare(self) -> None:
-        """Leave out the copies of another history. Raises ReplicaSetError if none counts, Again after the failure of a copy."""
-        held = [copy for copy in self._held.values() if not copy.promise.incomplete and copy.end > 0]
-        if len(held) < 2 or all(map(self._is_known, held)):
-            return
-        try:
-            found = histories.grouped(sorted(held, key=advancement, reverse=True), self._is_known, self.view.state.cluster_id)
-            found = self._without_advance(found[0]) if len(found) == 1 else found
-            counting = found[0] if len(found) == 1 else self._counting(found)
-        except Unreadable as failure:
-            self._leave_out(self._held[failure.node], failure.problem, failure.problem)
-            raise Again from failure
-        best = counting[0]
-        for copy in counting:
-            if copy is best or copy.agreed.get(best.node, -1) >= min(copy.end, best.end):
-                self._know(copy)
-        for copy in (copy for group in found if group is not counting for copy in group):
-            self._leave_out(copy, OtherHistory(histories.TEXT, path=self._directory(copy), paths=[self._directory(copy)]))
-
-    def _without_advance(self, group: list[LockedCopy]) -> list[list[LockedCopy]]:
-        """The copies, and apart from them those with counted records that a compared majority does not have (HISTORIES-4)."""
-        known = [copy for copy in group if self._is_known(copy)]
-        end = max((copy.end for copy in known), default=0)
-        ahead = [copy for copy in group if known and copy.end > end and histories.counted_end(copy) > end]
-        if not ahead:
-            return [group]
-        state = histories.state_of(known[0], self.view.state.cluster_id)
-        voters = self._voters(state)
-        if 2 * len(self._of(state, (copy.node for copy in known)) & voters) <= len(voters):
-            return [group]
-        return [[copy for copy in group if copy not in ahead], ahead]
-
-    def _is_known(self, copy: LockedCopy) -> bool:
-        return self.known.get(copy.node) is copy.copy.partition
-
-    def _know(self, copy: LockedCopy) -> None:
-        self.known[copy.node] = copy.copy.partition
-
     def _directory(self, copy: LockedCopy) -> str:
         return str(copy.path.parent)
-
-    def _counting(self, found: list[list[LockedCopy]]) -> list[LockedCopy]:
-        """The history that counts (HISTORIES-4, HISTORIES-5)."""
-        cluster_id = self.view.state.cluster_id
-        states = [histories.state_of(group[0], cluster_id) for group in found]
-        latest = max(state.generation for state in states)
-        choices = [group for group, state in zip(found, states, strict=True) if state.generation == latest]
-        own = [group for group in choices if any(map(self._is_known, group))]
-        for chosen in (choices, own, [group for group in choices if self._has_majority(group, found)]):
-            if len(chosen) == 1:
-                return chosen[0]
-        paths = [[self._directory(copy) for copy in group] for group in found]
-        raise ReplicaSetError(
-            f"the directories have different decisions of one set: {histories.REMEDY}",
-            paths=[path for group in paths for path in group],
-            found=" | ".join(", ".join(group) for group in paths),
-        )
-
-    def _has_majority(self, group: list[LockedCopy], found: list[list[LockedCopy]]) -> bool:
-        """Whether a majority of the voters of a history has records that no other one has."""
-        cluster_id = self.view.state.cluster_id
-        state, others = histories.state_of(group[0], cluster_id), [other[0] for other in found if other is not group]
-        pairs = [(copy, sorted((copy, other), key=advancement)) for copy in group for other in others]
-        shared = {copy.node for copy, (one, best) in pairs if not histories.differs(one, best, cluster_id)}
-        voters = self._voters(state)
-        own = self._of(state, (copy.node for copy in group)) - shared
-        return 2 * len(own & voters) > len(voters)
 
     # ---- the majority ----------------------------------------------------------------------------
 
@@ -201,7 +131,6 @@ class Session:
 
     def _best(self) -> tuple[LockedCopy, View]:
         """The most advanced copy, and its view. Raises NotEnoughDirectoriesError without a majority."""
-        self.compare()
         able = [copy for copy in self._held.values() if not copy.promise.incomplete]
         if not able:
             self._require_majority((), [self.view.state])
@@ -273,8 +202,6 @@ class Session:
         self._each(lambda copy: copy.settle(batch.end))
         self._each(LockedCopy.announce)
         self.own = Own(term, batch.end)
-        for copy in self._held.values():
-            self._know(copy)
         return View(batch.end, term, after)
 
     def _append(self, batch: Batch, settled: int) -> None:

@@ -2,7 +2,8 @@
 
 SHAREDRECORDS-1  compaction removes records of one copy that another one has. Only offsets at which both have a record are
     compared. The starts of terms show less: a copy of a compacted log has other ones
-SHAREDRECORDS-2  the same last batch shows that all records are equal (HISTORIES-1): two reads, for most copies
+SHAREDRECORDS-2  a term has one writer, and each batch has a time. So copies with the same record at an offset have the same
+    records below it: the same last batch shows that all are equal, by two reads
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Unreadable(Exception):
 
 
 def agreed_end(one: Records, other: Records) -> int:
-    """The end of the records that two copies share (HISTORIES-1), at the begin of a batch of the first one. Raises Unreadable.
+    """The end of the records that two copies share, at the begin of a batch of the first one. Raises Unreadable.
 
     Records are compared, and not the starts of the terms: a copy of a compacted log has other starts (SHAREDRECORDS-1).
     """

@@ -173,7 +173,7 @@ class History(Processes):
             self.start(role)
 
     def put_back(self, node: int, ends: list[Callable[[], object]]) -> None:
-        """Replace a directory by its copy of some appends before."""
+        """Replace a directory by its copy of some appends before. It is away until it is replaced at the end."""
         here, earlier = self.root / f"d{node}", self.root / "earlier"
         directory_damage.copy(here, earlier)
         count = self.rng.randint(1, 20)
@@ -181,6 +181,16 @@ class History(Processes):
         self.note("earlier copies", f"d{node} is put back")
         here.rename(self.root / f"replaced-{len(self.lines)}")
         earlier.rename(here)
+        ends.append(lambda: self.replace_stranger(here))
+
+    def replace_stranger(self, path: Path) -> None:
+        operator = self.nursery.spawn()
+        operator.mutate(self.mutants)
+        operator.start("replace_stranger", self.paths, str(path), LEVEL_S)
+        kind, found = self.await_end(operator, -3)
+        if kind != "done" or found:
+            self.ledger.violations.append(f"{path.name} is not replaced: {kind} {found}; {self.states()}")
+        self.nursery.end(operator)
 
     def clone(self, node: int, ends: list[Callable[[], object]]) -> None:
         """Replace a directory by a copy of another one, for a while."""

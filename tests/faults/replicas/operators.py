@@ -55,6 +55,21 @@ def replace_directory(stage: Stage, paths: Sequence[str], old: str, new: str, de
 
 
 @task
+def replace_stranger(stage: Stage, paths: Sequence[str], path: str, deadline_s: float) -> None:
+    """Replace a directory that was put back. Before that it is used for nothing (REPLICA-12)."""
+
+    def operation(log: embedlog.Log) -> None:
+        found = next(each for each in log.replicas().directories if each.path == path)
+        if found.answers:
+            raise AssertionError(f"a directory that was put back is used: {found}")
+        log.replace_directory(found.node, path)
+
+    open_set(stage, paths, deadline_s)
+    repeated(stage, "replacement", deadline_s, lambda: operation(stage.opened))
+    closed(stage)
+
+
+@task
 def back_up(stage: Stage, paths: Sequence[str], target: str, deadline_s: float) -> None:
     """Copy the set to a directory, and open the copy, which completes the decided transactions and aborts the others.
 

@@ -31,8 +31,8 @@ RULES: dict[str, tuple[str, str]] = {  # by rule: mutant, test
         f"{PARTITION}::test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close",
     ),
     "REPLICA-12": (
-        "foreign_as_crashed",
-        "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_id_others_are_foreign",
+        "strangers_continue",
+        "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers",
     ),
     "REPLICA-13": ("no_member_is_awaited", "replication/test_elections::test_after_a_power_loss_all_members_are_awaited"),
     "REPLICA-14": (

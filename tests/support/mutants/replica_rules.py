@@ -74,10 +74,9 @@ def _seen_complete(original: Any, self: Any, member: Any) -> Any:
     return replace(original(self, member), found=Found.COMPLETE)
 
 
-@replaces("foreign_as_crashed", "embedlog.replica_set.registration:found_state")
-def _none_is_foreign(original: Any, entered: Any, state: Any) -> Any:
-    found = original(entered, state)
-    return Found.CRASHED if found is Found.FOREIGN else found
+@replaces("strangers_continue", "embedlog.replica_set.registration:strangeness")
+def _none_is_a_stranger(original: Any, entered: Any, state: Any) -> str:
+    return ""
 
 
 @replaces("no_member_is_awaited", "embedlog.replication.elections:_after_crash")

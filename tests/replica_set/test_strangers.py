@@ -1,0 +1,354 @@
+"""A directory that is not the registered one is away, with the command that helps, in every process. It changes nothing.
+
+`replace_directory` makes it a member again: its content is kept beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
+from tests.replica_set.test_put_back import NODES, copied, killed, level, logs, opened, put_back, send, values
+
+BEFORE = [b"before"]
+AFTER = [b"after 1", b"after 2"]
+REASON = "not the registered one"
+
+Make = Callable[[Path, int], None]
+
+
+def begun(root: Path) -> None:
+    with opened(root) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]}, min_insync_replicas=1)
+        send(log, *BEFORE)
+
+
+def work_on(root: Path) -> None:
+    with opened(root) as log:
+        send(log, *AFTER)
+
+
+def earlier_copy(root: Path, node: int) -> None:
+    copied(root, node)
+    work_on(root)
+    put_back(root, node)
+
+
+def earlier_copy_after_a_kill(root: Path, node: int) -> None:
+    copied(root, node)
+    killed(root, *AFTER)
+    put_back(root, node)
+
+
+def copy_of_the_killed_opening(root: Path, node: int) -> None:
+    killed(root, *AFTER, between=lambda: copied(root, node))
+    put_back(root, node)
+
+
+def written_alone(root: Path, node: int) -> None:
+    work_on(root)
+    with embedlog.open(root / f"d{node}", alone=True) as lone:
+        send(lone, b"other 1", b"other 2", b"other 3")
+
+
+def earlier_copy_written_alone(root: Path, node: int) -> None:
+    earlier_copy(root, node)
+    with embedlog.open(root / f"d{node}", alone=True) as lone:
+        send(lone, b"other 1", b"other 2", b"other 3")
+
+
+def of_a_backup_that_was_opened(root: Path, node: int) -> None:
+    backup = root / "backup"
+    for each in NODES:
+        shutil.copytree(root / f"d{each}", backup / f"d{each}")
+    work_on(root)
+    for number in range(3):
+        with opened(backup) as log:
+            send(log, b"of the backup %d" % number)
+    shutil.rmtree(root / f"d{node}")
+    (backup / f"d{node}").rename(root / f"d{node}")
+    shutil.rmtree(backup)
+
+
+def of_a_backup_without_its_decisions(root: Path, node: int) -> None:
+    of_a_backup_that_was_opened(root, node)
+    shutil.rmtree(root / f"d{node}/__replica_state-0")
+
+
+def copied_after_a_kill(root: Path, node: int) -> None:
+    """Another disk has the directory: it may lack what the kernel had not written."""
+    killed(root, *AFTER)
+    copied(root, node)
+    put_back(root, node)
+
+
+KINDS: list[Make] = [
+    earlier_copy,
+    earlier_copy_after_a_kill,
+    copy_of_the_killed_opening,
+    written_alone,
+    earlier_copy_written_alone,
+    of_a_backup_that_was_opened,
+    of_a_backup_without_its_decisions,
+    copied_after_a_kill,
+]
+
+
+def check_away(log: embedlog.Log, node: int) -> None:
+    described = log.replicas("t")
+    found = next(each for each in described.directories if each.node == node)
+    assert not found.answers
+    assert found.state == "away"
+    assert found.reason is not None
+    assert REASON in found.reason
+    assert f"replace_directory({node}, " in found.reason
+    assert f"embedlog directories --replace {node}" in found.reason
+    assert any(f"--replace {node}" in text for text in described.warnings)
+    assert described.partitions[0].leader in {*NODES} - {node}
+    assert log._engine.set.decisions.copy(node) is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("node", [2, 3], ids=["the leader", "a follower"])
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_a_stranger_is_away_until_it_is_replaced(tmp_path: Path, make: Make, node: int) -> None:
+    begun(tmp_path)
+    make(tmp_path, node)
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        for each in (log, other, log):
+            each.housekeep()
+            check_away(each, node)
+            assert values(each) == BEFORE + AFTER
+        send(other, b"later")
+        assert node not in log.replicas("t").partitions[0].isr
+        log.replace_directory(node, tmp_path / f"d{node}")
+        assert len(list(tmp_path.glob(f"d{node}.replaced-*"))) == 1
+        level(log)
+        other.housekeep()
+        send(other, b"last")
+        level(other)
+        assert log.verify_replicas() == []
+    expected = [*BEFORE, *AFTER, b"later", b"last"]
+    with opened(tmp_path) as log:
+        assert values(log) == expected
+        assert all(each.answers for each in log.replicas().directories)
+    assert len(logs(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("make", [earlier_copy, written_alone], ids=lambda make: make.__name__)
+def test_a_reader_leaves_a_stranger_away_too(tmp_path: Path, make: Make) -> None:
+    begun(tmp_path)
+    make(tmp_path, 2)
+    with embedlog.open([tmp_path / f"d{node}" for node in NODES], read_only=True) as log:
+        check_reader(log)
+        with opened(tmp_path) as writer:
+            send(writer, b"later")
+            assert values(log) == [*BEFORE, *AFTER, b"later"]
+        check_reader(log)
+
+
+def check_reader(log: embedlog.Log) -> None:
+    found = next(each for each in log.replicas().directories if each.node == 2)
+    assert not found.answers
+    assert REASON in (found.reason or "")
+
+
+def test_a_reader_that_opens_during_a_registration_uses_every_directory(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with opened(tmp_path), embedlog.open([tmp_path / f"d{node}" for node in NODES], read_only=True) as log:
+        assert all(each.answers for each in log.replicas().directories)
+
+
+@contextlib.contextmanager
+def written_by_itself(root: Path, node: int) -> Iterator[None]:
+    with embedlog.open(root / f"d{node}", alone=True) as lone:
+        send(lone, b"other")
+        yield
+
+
+def test_a_stranger_that_takes_a_place_while_the_set_is_open_is_away(tmp_path: Path) -> None:
+    begun(tmp_path)
+    copied(tmp_path, 3)
+    with opened(tmp_path) as log, opened(tmp_path) as other:
+        send(log, *AFTER)
+        (tmp_path / "d3").rename(tmp_path / "lost")
+        (tmp_path / "copy").rename(tmp_path / "d3")
+        for each in (log, other, log, other):
+            each.housekeep()
+        for each in (log, other):
+            check_away(each, 3)
+        send(other, b"later")
+        (tmp_path / "d3").rename(tmp_path / "copy")
+        (tmp_path / "lost").rename(tmp_path / "d3")  # the registered one returns by itself
+        level(log)
+        level(other)
+        assert values(other) == [*BEFORE, *AFTER, b"later"]
+        assert log.verify_replicas() == []
+
+
+def test_the_registered_directory_returns_although_a_stranger_was_at_its_place_when_the_log_was_opened(tmp_path: Path) -> None:
+    begun(tmp_path)
+    copied(tmp_path, 3)
+    work_on(tmp_path)
+    (tmp_path / "d3").rename(tmp_path / "lost")
+    (tmp_path / "copy").rename(tmp_path / "d3")
+    with opened(tmp_path) as log:
+        check_away(log, 3)
+        (tmp_path / "d3").rename(tmp_path / "copy")
+        (tmp_path / "lost").rename(tmp_path / "d3")
+        level(log)
+        assert values(log) == BEFORE + AFTER
+
+
+def test_a_copy_of_a_directory_in_use_is_away_beside_it(tmp_path: Path) -> None:
+    begun(tmp_path)
+    copied(tmp_path, 1)
+    work_on(tmp_path)
+    with opened(tmp_path) as log, embedlog.open([tmp_path / name for name in ("copy", "d2", "d3")]) as other:
+        other.housekeep()
+        found = other.replicas().directories[0]
+        assert not found.answers
+        assert REASON in (found.reason or "")
+        send(other, b"later")
+        level(log)
+        assert values(log) == [*BEFORE, *AFTER, b"later"]
+        before = log.replicas().decisions
+        other.housekeep()
+        log.housekeep()
+        assert log.replicas().decisions == before
+
+
+def test_of_two_directories_the_registered_one_serves_alone(tmp_path: Path) -> None:
+    """It is no majority: nothing is decided before a person does."""
+    paths = [tmp_path / "d1", tmp_path / "d2"]
+    with embedlog.open(paths) as log:
+        log.create_topic("t", assignment={0: [1, 2]}, min_insync_replicas=1)
+        send(log, *BEFORE)
+    copied(tmp_path, 2)
+    with embedlog.open(paths) as log:
+        send(log, *AFTER)
+    put_back(tmp_path, 2)
+    with embedlog.open(paths) as log:
+        assert values(log) == BEFORE + AFTER
+        reason = log.replicas().directories[1].reason or ""
+        assert "retire_directory(2, force=True)" in reason
+        assert "restored=True" in reason
+        with pytest.raises(NotEnoughDirectoriesError):
+            log.replace_directory(2, tmp_path / "d2")
+        log.retire_directory(2, force=True)
+        send(log, b"later")
+        assert values(log) == [*BEFORE, *AFTER, b"later"]
+
+
+def test_directories_that_exchanged_their_paths_continue(tmp_path: Path) -> None:
+    begun(tmp_path)
+    (tmp_path / "d1").rename(tmp_path / "x")
+    (tmp_path / "d2").rename(tmp_path / "d1")
+    (tmp_path / "x").rename(tmp_path / "d2")
+    with opened(tmp_path) as log:
+        level(log)
+        assert values(log) == BEFORE
+        assert all(each.answers for each in log.replicas().directories)
+
+
+def test_a_set_of_one_directory_uses_it_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with embedlog.open([tmp_path / "d1"]) as log:
+        log.create_topic("t")
+        send(log, *BEFORE)
+    copied(tmp_path, 1)
+    with embedlog.open([tmp_path / "d1"]) as log:
+        send(log, *AFTER)
+    put_back(tmp_path, 1)
+    with embedlog.open([tmp_path / "d1"]) as log:
+        assert values(log) == BEFORE
+        send(log, b"later")
+        assert values(log) == [*BEFORE, b"later"]
+
+
+# ---- all directories were put back ---------------------------------------------------------------------------
+
+
+def at_different_moments(root: Path) -> list[bytes]:
+    """Each directory is a copy of another time. The last one has every record."""
+    begun(root)
+    sent = BEFORE.copy()
+    for node in NODES:
+        shutil.copytree(root / f"d{node}", root / "backup" / f"d{node}")
+        with opened(root) as log:
+            send(log, b"after %d" % node)
+        sent.append(b"after %d" % node)
+    for node in NODES:
+        shutil.rmtree(root / f"d{node}")
+        (root / "backup" / f"d{node}").rename(root / f"d{node}")
+    return sent[:-1]
+
+
+def while_it_was_used(root: Path) -> list[bytes]:
+    begun(root)
+
+    def copy_all() -> None:
+        for node in NODES:
+            shutil.copytree(root / f"d{node}", root / "backup" / f"d{node}")
+
+    killed(root, *AFTER, b"lost", between=copy_all)
+    for node in NODES:
+        shutil.rmtree(root / f"d{node}")
+        (root / "backup" / f"d{node}").rename(root / f"d{node}")
+    return BEFORE + AFTER
+
+
+@pytest.mark.parametrize("make", [at_different_moments, while_it_was_used], ids=lambda make: make.__name__)
+def test_a_set_of_which_every_directory_was_put_back_begins_again_by_request(
+    tmp_path: Path, make: Callable[[Path], list[bytes]]
+) -> None:
+    expected = make(tmp_path)
+    with contextlib.suppress(ReplicaSetError), opened(tmp_path) as log:
+        assert "restored=True" in str([each.reason for each in log.replicas().directories])
+    with embedlog.open([tmp_path / f"d{node}" for node in NODES], restored=True) as log:
+        assert values(log) == expected
+        level(log)
+        send(log, b"later")
+        level(log)
+        assert log.verify_replicas() == []
+    with opened(tmp_path) as log:
+        assert values(log) == [*expected, b"later"]
+        level(log)
+    assert len(logs(tmp_path)) == 1
+
+
+def test_a_set_whose_copies_were_made_in_use_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    while_it_was_used(tmp_path)
+    with pytest.raises(ReplicaSetError, match=r"no directory is the registered one.*restored=True.*--restored") as refused:
+        opened(tmp_path)
+    assert sorted(refused.value.paths) == [str(tmp_path / f"d{node}") for node in NODES]
+
+
+def test_a_set_that_continues_is_not_begun_again(tmp_path: Path) -> None:
+    begun(tmp_path)
+    earlier_copy(tmp_path, 3)
+    paths = [tmp_path / f"d{node}" for node in NODES]
+    with pytest.raises(ReplicaSetError, match=r"the set continues.*replace_directory\(3, "):
+        embedlog.open(paths, restored=True)
+    with opened(tmp_path) as log:
+        check_away(log, 3)
+        assert values(log) == BEFORE + AFTER
+
+
+def test_a_restored_set_begins_with_all_of_its_directories(tmp_path: Path) -> None:
+    while_it_was_used(tmp_path)
+    (tmp_path / "d2").rename(tmp_path / "elsewhere")
+    with pytest.raises(ReplicaSetError, match="some are absent") as refused:
+        embedlog.open([tmp_path / f"d{node}" for node in NODES], restored=True)
+    assert refused.value.paths == [str(tmp_path / "d2")]
+
+
+def test_restored_belongs_to_a_list_that_is_written(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="list"):
+        embedlog.open(tmp_path / "d1", restored=True)
+    with pytest.raises(TypeError, match="read_only"):
+        embedlog.open([tmp_path / "d1"], restored=True, read_only=True)
