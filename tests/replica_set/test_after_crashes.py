@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.errors import EmbedlogError, LeaderNotAvailableError
+from embedlog.errors import EmbedlogError
 from embedlog.storage import file_names
 from tests.replica_set.test_put_back import killed, killed_after, level, logs, opened, send, values
 from tests.support.replica_directories import take_for_originals
@@ -24,11 +24,8 @@ def copied(root: Path, node: int) -> None:
     (root / "copy").rename(root / f"d{node}")
 
 
-@pytest.mark.sample(0.5)
-@pytest.mark.parametrize("third", ["copied", "outside the ISR", "lost"])
-def test_the_members_of_an_isr_that_were_copied_after_a_kill_lead_together_with_all_or_by_hand(
-    tmp_path: Path, third: str
-) -> None:
+@pytest.mark.parametrize("third", ["copied", "outside the ISR"])
+def test_directories_that_were_copied_after_a_kill_begin_again_together(tmp_path: Path, third: str) -> None:
     """Nothing shows whether they were put back. The third directory lacks an acknowledged record."""
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [2, 1, 3]})
@@ -36,19 +33,13 @@ def test_the_members_of_an_isr_that_were_copied_after_a_kill_lead_together_with_
     killed(tmp_path, b"after 1", b"after 2", between=partial((tmp_path / "d3").rename, tmp_path / "away"))
     for node in (1, 2):
         copied(tmp_path, node)
-    if third != "lost":
-        (tmp_path / "away").rename(tmp_path / "d3")
+    (tmp_path / "away").rename(tmp_path / "d3")
     if third == "copied":
         copied(tmp_path, 3)
-    with opened(tmp_path) as log:
-        if third != "copied":
-            with pytest.raises(LeaderNotAvailableError, match="copied after a crash"):
-                log._engine.partition("t", 0).bounds()
-            assert log.elect("t", 0, unclean=True, node=2) == {embedlog.TopicPartition("t", 0): 2}
+    with embedlog.open([tmp_path / f"d{node}" for node in (1, 2, 3)], restored=True) as log:
         assert values(log) == [b"before", b"after 1", b"after 2"]
-        if third != "lost":
-            level(log)
-            assert len(logs(tmp_path)) == 1
+        level(log)
+    assert len(logs(tmp_path)) == 1
 
 
 def test_a_copy_from_before_a_topic_does_not_lead_it(tmp_path: Path) -> None:
@@ -66,6 +57,7 @@ def test_a_copy_from_before_a_topic_does_not_lead_it(tmp_path: Path) -> None:
     (tmp_path / "copy").rename(tmp_path / "d2")
     with opened(tmp_path) as log:
         assert values(log) == [b"after 1", b"after 2"]
+        log.replace_directory(2, tmp_path / "d2")
         level(log)
     assert len(logs(tmp_path)) == 1
 

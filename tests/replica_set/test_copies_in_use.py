@@ -49,7 +49,7 @@ def test_a_copy_that_was_made_and_put_back_while_it_alone_was_in_sync_does_not_l
 
 def refuses(log: embedlog.Log) -> None:
     """No replica leads."""
-    assert log.replicas("t").partitions[0].leader == -1
+    assert log.replicas("t").partitions[0].state == "OfflinePartition"
     with log.producer(delivery_timeout_ms=300, request_timeout_ms=200) as producer, pytest.raises(embedlog.EmbedlogError):
         producer.send("t", b"refused", partition=0).result(60)
 

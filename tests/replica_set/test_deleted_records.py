@@ -382,52 +382,6 @@ def test_what_a_leader_may_have_removed(high_watermark: int, epoch_start: int, c
         assert not lacks_deleted(Published(log_end=end, purged_to=120), found), "it has begun again for that"
 
 
-def test_a_replica_that_was_written_alone_and_emptied_gets_the_records_of_the_set(tmp_path: Path) -> None:
-    """Its log start is above what it shares with the leader, which has other records there (REPLICALOG-7)."""
-    settings = QUIET | {"auto.leader.rebalance.enable": False}
-    with embedlog.open(paths(tmp_path), config=settings) as log:
-        log.create_topic("t", assignment={0: [1, 3, 2]}, config={"min.insync.replicas": 2})
-        send(log, *(b"first %d" % number for number in range(3)))
-    (tmp_path / "d3").rename(tmp_path / "alone")
-    wanted = [b"set %d" % number for number in range(9)]
-    with embedlog.open(paths(tmp_path), config=settings) as log:
-        send(log, *wanted)
-    with embedlog.open(tmp_path / "alone", alone=True, config=QUIET) as log:
-        send(log, *(b"alone %d" % number for number in range(7)), acks=1, enable_idempotence=False)
-        assert log.delete_records({TopicPartition("t", 0): 10}) == {TopicPartition("t", 0): 10}
-    (tmp_path / "alone").rename(tmp_path / "d3")
-    with embedlog.open(paths(tmp_path), config=settings) as log:
-        until_isr(log, 3)
-        (tmp_path / "d1").rename(tmp_path / "lost")
-        deadline = time.monotonic() + 60
-        while log.replicas("t").partitions[0].leader != 3:
-            assert time.monotonic() < deadline
-            log.housekeep()
-        assert [record.value for record in log.scan("t").records()][3:] == wanted
-        (tmp_path / "lost").rename(tmp_path / "d1")
-        until_isr(log, 3)
-        assert [copy.log_start for copy in log.replicas("t").partitions[0].copies] == [0, 0, 0]
-
-
-@pytest.mark.parametrize("begun", [12, 40], ids=["above the end of the leader", "far above it"])
-def test_a_replica_written_alone_far_above_the_leader_joins_with_its_records(tmp_path: Path, begun: int) -> None:
-    """The leader has no record at its log start, and none to compare."""
-    with embedlog.open(paths(tmp_path), config=QUIET) as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]}, config={"min.insync.replicas": 2})
-        send(log, *(b"%d" % number for number in range(5)))
-    (tmp_path / "d3").rename(tmp_path / "alone")
-    with embedlog.open(tmp_path / "alone", alone=True, config=QUIET) as log:
-        send(log, *(b"alone" for _ in range(begun)), acks=1, enable_idempotence=False)
-        log.delete_records({TopicPartition("t", 0): begun})
-    with embedlog.open(paths(tmp_path), config=QUIET) as log:
-        send(log, b"5")
-        (tmp_path / "alone").rename(tmp_path / "d3")
-        until_isr(log, 3)
-        send(log, b"6")
-        assert [(copy.log_start, copy.log_end) for copy in log.replicas("t").partitions[0].copies] == [(0, 7)] * 3
-        assert log.verify_replicas() == []
-
-
 def until_isr(log: embedlog.Log, size: int) -> None:
     deadline = time.monotonic() + 60
     while len(found := log.replicas("t").partitions[0].isr) < size:

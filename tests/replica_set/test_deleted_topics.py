@@ -124,13 +124,14 @@ def test_a_directory_that_is_missing_does_not_end_a_round_of_housekeeping(tmp_pa
         assert log.replicas().directories[2].state in ("away", "failed")
 
 
-def test_topics_of_a_directory_that_was_written_alone_are_those_of_the_set_again(tmp_path: Path) -> None:
+def test_topics_of_a_directory_that_was_written_alone_are_those_of_the_set_after_its_replacement(tmp_path: Path) -> None:
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
         made(log)
     with embedlog.open(tmp_path / "d2", alone=True) as alone:
         alone.create_topic("t2")
         alone.delete_topic("t")
     with opened(tmp_path, offsets_topic_num_partitions=1) as log:
+        log.replace_directory(2, tmp_path / "d2")
         log.housekeep()
         assert log.topics() == ["t"]
         assert sorted(log.replicas("t").partitions[0].isr) == [1, 2, 3]

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.errors import EligibleLeadersNotAvailableError, EmbedlogError, LeaderNotAvailableError, StorageError
+from embedlog.errors import (
+    EligibleLeadersNotAvailableError,
+    EmbedlogError,
+    LeaderNotAvailableError,
+    NotEnoughDirectoriesError,
+    StorageError,
+)
 from embedlog.replica_set import leaders, open_directories
 from embedlog.replication.records import NO_LEADER
 from embedlog.storage import files
@@ -104,74 +110,40 @@ def test_a_partition_gets_its_only_leader_back_at_once_again_and_again(tmp_path:
 
 
 @pytest.mark.parametrize("node", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_the_only_member_of_an_isr_that_was_put_back_leads_on_request_only(tmp_path: Path, node: int) -> None:
+def test_the_only_member_of_an_isr_that_was_put_back_leads_never(tmp_path: Path, node: int) -> None:
     with_one_in_sync(tmp_path)
     (tmp_path / "d1").rename(tmp_path / "right")
     (tmp_path / "d1").mkdir()
     put_back(tmp_path)
     with opened(tmp_path) as log:
-        assert (leader(log), log.replicas("t").partitions[0].isr) == (NO_LEADER, ())
         refused = unavailable(log)
         assert "put back to an earlier copy" in refused
+        assert "replace_directory(1, " in refused
         assert str(tmp_path / "d1") in refused
-        assert "unclean=True" in refused
         with pytest.raises(EligibleLeadersNotAvailableError):
             log.elect("t", 0, preferred=False)
+        if node == 2:
+            log.elect("t", 0, unclean=True, node=2)
     shutil.rmtree(tmp_path / "d1")
     (tmp_path / "right").rename(tmp_path / "d1")  # the directory that has the record
     with opened(tmp_path) as log:
-        unavailable(log)
-        log.elect("t", 0, unclean=True, node=node)
         assert values(log) == ([b"first", b"second"] if node == 1 else [b"first"])
         in_sync(log, (1, 2))
         send(log, b"third")
         assert values(log) == [b"first", *[b"second"][: 2 - node], b"third"]
 
 
-def test_the_only_replica_of_a_partition_is_used_after_it_was_put_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [1]})
-        send(log, b"first")
-    shutil.copytree(tmp_path / "d1", tmp_path / "old")
-    with opened(tmp_path) as log:
-        send(log, b"second")
-    put_back(tmp_path)
-    with caplog.at_level(logging.WARNING, "embedlog"), opened(tmp_path) as log:
-        assert values(log) == [b"first"]
-        send(log, b"third")
-        assert values(log) == [b"first", b"third"]
-    assert [line for line in caplog.messages if f"{tmp_path / 'd1'} of node 1 was put back" in line]
-
-
-def test_a_set_whose_directories_were_all_written_alone_opens_with_the_longest_log(tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: [1, 2, 3]})
-        send(log, b"first")
-    for node in NODES:
-        with embedlog.open(tmp_path / f"d{node}", alone=True, config=QUIET) as log:
-            send(log, *[b"%d" % node] * (2 if node == 2 else 1))
-    with opened(tmp_path) as log:
-        assert values(log) == [b"first", b"2", b"2"]
-        assert leader(log) == 2
-        in_sync(log, NODES)
-        send(log, b"later")
-    assert len({(tmp_path / f"d{node}" / "t-0" / f"{0:020d}.log").read_bytes() for node in NODES}) == 1
-
-
-@pytest.mark.slow
-def test_two_foreign_directories_wait_for_the_third_one(tmp_path: Path) -> None:
+def test_two_strangers_wait_for_a_majority(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         send(log, b"first")
     for node in (1, 2):
         with embedlog.open(tmp_path / f"d{node}", alone=True, config=QUIET) as log:
             send(log, b"alone")
-    away(tmp_path, 3)
     with opened(tmp_path) as log:
-        unavailable(log)
-        back(tmp_path, 3)
-        log.housekeep()
-        assert (values(log), leader(log)) == ([b"first"], 3)
+        assert {each.state for each in log.replicas().directories if each.node < 3} == {"away"}
+        with pytest.raises(NotEnoughDirectoriesError):
+            log.replace_directory(1, tmp_path / "d1")
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["closed", "in use"])
@@ -188,35 +160,11 @@ def test_a_copy_of_the_whole_set_opens_and_works(tmp_path: Path, running: bool) 
         send(log, b"second")
     shutil.rmtree(tmp_path / "set")
     (tmp_path / "backup").rename(tmp_path / "set")
-    with opened(tmp_path / "set") as log:
+    with embedlog.open([tmp_path / "set" / f"d{node}" for node in NODES], restored=running, config=QUIET) as log:
         assert values(log) == [b"first"]
         in_sync(log, (2, 1, 3))
         send(log, b"third")
         assert values(log) == [b"first", b"third"]
-
-
-@pytest.mark.parametrize(
-    ("replicas", "node"), [([1], 1), ([1, 2, 3], 1), ([1, 2, 3], 2)], ids=["the only replica", "the leader", "a follower"]
-)
-def test_a_later_epoch_that_a_directory_got_without_the_set_does_not_exclude_it(
-    tmp_path: Path, node: int, replicas: list[int]
-) -> None:
-    """As after a broker: its leader epochs are independent of those of the set."""
-    with opened(tmp_path) as log:
-        log.create_topic("t", assignment={0: replicas})
-        send(log, b"first")
-    with embedlog.open(tmp_path / f"d{node}", alone=True, config=QUIET) as log:
-        with log._engine.partition("t", 0).replica.exclusive() as held:  # type: ignore[attr-defined]
-            held.begin_epoch(25)
-            held.publish(held.now._replace(epoch=25), held.replica)
-        send(log, b"alone")
-    with opened(tmp_path) as log:
-        first = values(log)
-        assert first == ([b"first", b"alone"] if len(replicas) == 1 else [b"first"])
-        send(log, b"later")
-        in_sync(log, tuple(replicas))
-        assert values(log) == [*first, b"later"]
-        assert log.replicas("t").partitions[0].leader_epoch == 26
 
 
 # ---- unclean.leader.election.enable ----------------------------------------------------------------------

@@ -98,16 +98,17 @@ def test_a_leader_that_fails_is_replaced_with_one_line(tmp_path: Path, lines: Li
         assert 0 < timer["Mean"] <= timer["Max"]
 
 
-def test_a_crashed_directory_is_named_in_the_line_of_its_registration(tmp_path: Path, lines: Lines) -> None:
+def test_a_replaced_directory_is_named_in_the_line_of_its_registration(tmp_path: Path, lines: Lines) -> None:
     with opened(tmp_path) as log:
         log.create_topic("t", assignment={0: [1, 2, 3]})
         with log.producer() as producer:
             producer.send("t", b"1").result(PATIENT_S)
     with embedlog.open(tmp_path / "d2", alone=True, config=QUIET):
         pass
-    lines()
-    with opened(tmp_path):
-        (line,) = lines()
+    with opened(tmp_path) as log:
+        lines()
+        log.replace_directory(2, tmp_path / "d2")
+        line = lines()[0]
     assert line.startswith("t-0: ISR [1, 2, 3] -> [1, 3] (partition epoch 1): registration of the directories ")
 
 
