@@ -423,16 +423,19 @@ class SetMembers:
     def leave_failed(self, node: int) -> None:
         """Give the opening of a failed directory back: it is opened again when it is tried next."""
         with locks.holding(self._mutex, self._deadline(), "the directories of the set"):
-            earlier = self._remove(node)
-            if earlier is None:
-                return
-            self.decisions.detach(node)
-            member = self.directories.member(node)
-            if member is not None:
-                member.directory = None
-            self._unregistered.discard(node)
-            self.changed(self.log_directories())
-            member_directories.leave_earlier(earlier.directory.log_directory)
+            self._leave_failed(node)
+
+    def _leave_failed(self, node: int) -> None:
+        earlier = self._remove(node)
+        if earlier is None:
+            return
+        self.decisions.detach(node)
+        member = self.directories.member(node)
+        if member is not None:
+            member.directory = None
+        self._unregistered.discard(node)
+        self.changed(self.log_directories())
+        member_directories.leave_earlier(earlier.directory.log_directory)
 
     def replace(self, node: int, path: Path, deadline_ns: int) -> None:
         """Open and register the prepared directory of a node that was away.
@@ -546,6 +549,7 @@ class SetMembers:
         if own is not None and registration.is_judged(state):
             why = registration.strangeness(registration.in_file(place, own), state)
             if why:
+                self._leave_failed(node)
                 raise judgement.stranger(node, place, why, has_majority=self._has_majority)
         self._open_in_place(node, place, state)
         if not self._read_only:

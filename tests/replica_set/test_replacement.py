@@ -222,7 +222,7 @@ def test_a_replacement_gives_way_to_the_lost_directory_that_another_process_uses
         (tmp_path / "d2").rename(tmp_path / "lost")
         send(log, b"second")
         send(other, b"third")
-        with monkeypatch.context() as patch, pytest.raises(ReplicaSetError, match="another copy"):
+        with monkeypatch.context() as patch, pytest.raises(ReplicaSetError, match="a process uses the directory that it replaces"):
             patch.setattr(replacement, "_prepare", prepared_late)
             log.replace_directory(2, tmp_path / "new")
         for each in (log, other, log):
