@@ -205,15 +205,16 @@ def test_the_registered_directory_returns_although_a_stranger_was_at_its_place_w
         assert values(log) == BEFORE + AFTER
 
 
-def test_a_copy_of_a_directory_in_use_is_away_beside_it(tmp_path: Path) -> None:
+def test_a_copy_in_a_list_is_away_and_the_directory_in_use_serves(tmp_path: Path) -> None:
+    """The registered directory is at its recorded path: it is used as soon as the copy was judged."""
     begun(tmp_path)
     copied(tmp_path, 1)
     work_on(tmp_path)
     with opened(tmp_path) as log, embedlog.open([tmp_path / name for name in ("copy", "d2", "d3")]) as other:
         other.housekeep()
-        found = other.replicas().directories[0]
-        assert not found.answers
-        assert REASON in (found.reason or "")
+        for each in (log, other):
+            found = each.replicas().directories[0]
+            assert (found.answers, found.path) == (True, str(tmp_path / "d1"))
         send(other, b"later")
         level(log)
         assert values(log) == [*BEFORE, *AFTER, b"later"]
@@ -221,6 +222,8 @@ def test_a_copy_of_a_directory_in_use_is_away_beside_it(tmp_path: Path) -> None:
         other.housekeep()
         log.housekeep()
         assert log.replicas().decisions == before
+    with embedlog.open(tmp_path / "copy", read_only=True) as copy:
+        assert values(copy) == BEFORE
 
 
 def test_of_two_directories_the_registered_one_serves_alone(tmp_path: Path) -> None:
