@@ -1,7 +1,8 @@
 """This module holds the directories of a set that this process has opened: their opening, registration, failure and return.
 
 SETMEMBERS-1  a directory is entered and judged before its copy of the decision log is attached; all of them are registered by
-    one decision. A stranger is left again, and is away until it is replaced (`judgement`)
+    one decision. A stranger is left again, and is away until it is replaced (`judgement`). The copy of a directory that replaces
+    another one is attached after its registration: a majority of the others has that. It is level before it counts
 SETMEMBERS-2  a directory that is missing or fails is away; the others open. Without a majority nothing is registered. A directory
     whose registration id is not the registered one leads nothing and joins no ISR until a later registration
 SETMEMBERS-3  the clean mark of a directory has the broker epoch of its registration (REPLICA-12). After a registration with an
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.errors import EmbedlogError, LockTimeoutError, NotEnoughDirectoriesError, ReplicaSetError
 from embedlog.replica_set import adoption, judgement, member_directories, registration
 from embedlog.replica_set import membership as members
 from embedlog.replica_set.decisions.copy_renewal import damaged_copies, renew_copy
@@ -85,7 +86,7 @@ class SetMembers:
         self._known: set[int] = set()  # the nodes that this process has ever opened
         self._unregistered: set[int] = set()
         self._has_majority = True  # of the directories that continue, at the last judgement
-        self._unjudged: set[int] = set()  # open directories whose copies of the decision log are not attached yet
+        self._unjudged: set[int] = set()  # open directories whose copies of the decision log are not attached yet (SETMEMBERS-1)
         self._uncertain: set[int] = set()  # their last registration failed, and its records may count
         self._retry_ns = 0
         self._state: State | None = None  # of the last look
@@ -312,9 +313,13 @@ class SetMembers:
                     each.outcome(each.membership.node not in before)
             raise
         nodes, self._unregistered, self._uncertain = self._unregistered, set(), self._uncertain - self._unregistered
-        for each in entered:
-            if (each.membership.replaces or each.restored) and each.membership.node in self._opened:
-                self.decisions.attach(self._opened[each.membership.node].copy)  # from now on by its opening
+        begun = {each.membership.node for each in entered if each.membership.replaces or each.restored}
+        for node in begun & self._opened.keys():
+            self.decisions.attach(self._opened[node].copy)  # from now on by its opening
+        self._unjudged -= begun
+        if begun:
+            with contextlib.suppress(NotEnoughDirectoriesError, LockTimeoutError):  # the next decision repeats it
+                self.decisions.level(deadline_ns)
         present = {each.node for each in self.directories}
         unknown = [each for each in self._all(state) if each.node in nodes or each.node not in present]
         self.directories.put(unknown)
@@ -343,11 +348,12 @@ class SetMembers:
         self._has_majority = found is None or found.has_majority
         if found is not None:
             self._leave_strangers(found, entered)
-        for node in self._unjudged:
-            copy, own = self._opened[node].copy, self._opened[node].entered
-            is_unknown = self._read_only or own.restored or own.membership.replaces
+        prepared = {node for node in self._unjudged if entered[node].membership.replaces and not self._read_only}
+        for node in self._unjudged - prepared:
+            copy = self._opened[node].copy
+            is_unknown = self._read_only or entered[node].restored
             self.decisions.attach(replace(copy, openings=()) if is_unknown else copy)
-        self._unjudged = set()
+        self._unjudged = prepared
 
     def _now(self, opened: Opened) -> Entered:
         """What a directory is judged by. Another process may have registered it since a reader opened it."""

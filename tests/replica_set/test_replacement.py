@@ -222,7 +222,7 @@ def test_a_replacement_gives_way_to_the_lost_directory_that_another_process_uses
         (tmp_path / "d2").rename(tmp_path / "lost")
         send(log, b"second")
         send(other, b"third")
-        with monkeypatch.context() as patch, pytest.raises(ReplicaSetError, match="a process uses the directory that it replaces"):
+        with monkeypatch.context() as patch, pytest.raises(ReplicaSetError, match="uses the directory that it replaces"):
             patch.setattr(replacement, "_prepare", prepared_late)
             log.replace_directory(2, tmp_path / "new")
         for each in (log, other, log):
@@ -259,6 +259,32 @@ def test_an_empty_copy_of_the_decisions_does_not_vote(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         assert log.topics() == ["late", "t"]
         check_whole(log, [b"first"])
+
+
+def test_the_replaced_directory_and_one_that_missed_the_replacement_are_no_majority(tmp_path: Path) -> None:
+    """The new directory has no vote about its own registration: a majority of the others has it."""
+    made(tmp_path)
+    with opened(tmp_path) as log:
+        (tmp_path / "d3").rename(tmp_path / "lost-d3")
+        send(log, b"second")
+        with (
+            failing(("pwrite",), name="d2/__replica_state", error=errno.EIO) as struck,
+            pytest.raises(NotEnoughDirectoriesError),
+        ):
+            log.replace_directory(3, tmp_path / "d3")
+        assert struck.count
+        copy_all(log)  # the housekeeper registers the prepared directory
+        send(log, b"third")
+    (tmp_path / "d1").rename(tmp_path / "away-d1")
+    (tmp_path / "d3").rename(tmp_path / "away-d3")
+    (tmp_path / "lost-d3").rename(tmp_path / "d3")
+    with opened(tmp_path) as log, pytest.raises(NotEnoughDirectoriesError):
+        log.create_topic("other", assignment={0: [2]})
+    shutil.rmtree(tmp_path / "d3")
+    (tmp_path / "away-d1").rename(tmp_path / "d1")
+    (tmp_path / "away-d3").rename(tmp_path / "d3")
+    with opened(tmp_path) as log:
+        check_whole(log, [b"first", b"second", b"third"])
 
 
 # ---- stops -----------------------------------------------------------------------------------------------
