@@ -85,15 +85,14 @@ def present(found: Found, expected: Member | None = None) -> Membership:
     return found.membership
 
 
-def enter(make: MakeDirectory, path: Path, *, again: bool = False, restored: bool = False) -> Opened:
+def enter(make: MakeDirectory, path: Path, *, again: bool = False) -> Opened:
     """Open a member directory with its copy of the decision log (REGISTRATION-1). Raises the errors of `LogDirectory.enter`.
 
     `again`: this process has opened the directory before, and removed its clean mark. A mark then belongs to an old copy.
-    `restored`: the set begins again from it (REGISTRATION-5).
     """
     log_directory = make(path)
     entered: list[Entered] = []
-    _note(log_directory, entered, again=again or restored)
+    _note(log_directory, entered, again=again)
     with contextlib.ExitStack() as undo:
         undo.callback(log_directory.release)
         log_directory.enter()
@@ -114,7 +113,7 @@ def enter(make: MakeDirectory, path: Path, *, again: bool = False, restored: boo
             UUID(bytes=id_bytes(own.own.directory_id)), own.openings,
         )  # fmt: skip
         undo.pop_all()
-    return Opened(entered[0]._replace(restored=restored), directory, copy)
+    return Opened(entered[0], directory, copy)
 
 
 def with_rack(opened: Opened, rack: str | None) -> Opened:

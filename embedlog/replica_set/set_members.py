@@ -106,7 +106,7 @@ class SetMembers:
         for found in checked.found:
             try:
                 member_directories.present(found)
-                opened = member_directories.enter(self.make, found.path, restored=self._restored)
+                opened = member_directories.enter(self.make, found.path)
                 self._take(member_directories.with_rack(opened, racks[str(found.path)]) if str(found.path) in racks else opened)
             except EmbedlogError as problem:
                 if not member_directories.is_away(problem):
@@ -140,7 +140,7 @@ class SetMembers:
             if member.node not in self._opened and not self._places.is_given(Path(member.path)):
                 try:
                     path = self._places.find(member, self.opened())
-                    self._take(member_directories.enter(self.make, path, restored=self._restored))
+                    self._take(member_directories.enter(self.make, path))
                     logger.info("the set has the directory %s, too: it is opened", path)
                 except EmbedlogError as problem:
                     self._note_away(Path(member.path), problem)
@@ -315,7 +315,10 @@ class SetMembers:
         nodes, self._unregistered, self._uncertain = self._unregistered, set(), self._uncertain - self._unregistered
         begun = {each.membership.node for each in entered if each.membership.replaces or each.restored}
         for node in begun & self._opened.keys():
-            self.decisions.attach(self._opened[node].copy)  # from now on by its opening
+            opened = self._opened[node]
+            own = opened.entered.membership._replace(replaces=False)
+            self._opened[node] = opened._replace(entered=opened.entered._replace(membership=own, restored=False))
+            self.decisions.attach(opened.copy)  # from now on by its opening
         self._unjudged -= begun
         if begun:
             with contextlib.suppress(NotEnoughDirectoriesError, LockTimeoutError):  # the next decision repeats it
@@ -341,8 +344,9 @@ class SetMembers:
         views = self.decisions.views(opened.copy for opened in self._opened.values())
         entered = {node: self._now(opened) for node, opened in self._opened.items()}
         if self._restored:
-            given = {node: each._replace(restored=False) for node, each in entered.items()}
-            judgement.check_restored(judgement.judged(given, views), entered)
+            judgement.check_restored(judgement.judged(entered, views), entered)
+            entered = {node: each._replace(restored=True) for node, each in entered.items()}
+            self._opened = {node: opened._replace(entered=entered[node]) for node, opened in self._opened.items()}
             self._restored = False
         found = judgement.judged(entered, views)
         self._has_majority = found is None or found.has_majority
