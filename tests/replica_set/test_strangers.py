@@ -6,19 +6,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
-from embedlog.errors import NotEnoughDirectoriesError, ReplicaSetError
+from embedlog._native import system
+from embedlog.errors import DirectoryInUseError, NotEnoughDirectoriesError, ReplicaSetError
+from embedlog.replica_set import membership as members
+from embedlog.replica_set import registration
+from embedlog.replica_set.decisions.decision_log import DecisionLog
 from tests.replica_set.test_put_back import NODES, copied, killed, level, logs, opened, put_back, send, values
+from tests.support.replica_directories import CHANGES
 
 BEFORE = [b"before"]
 AFTER = [b"after 1", b"after 2"]
 REASON = "not the registered one"
+STRIDE = 11  # of the changes before which a process is killed
 
 Make = Callable[[Path, int], None]
 
@@ -340,6 +350,121 @@ def test_a_set_that_continues_is_not_begun_again(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         check_away(log, 3)
         assert values(log) == BEFORE + AFTER
+
+
+@pytest.mark.parametrize("best", NODES)
+def test_the_best_copy_leads_in_whichever_directory_it_is(tmp_path: Path, best: int) -> None:
+    """The copies were closed in order: each of them counts as complete for itself."""
+    begun(tmp_path)
+    sent = BEFORE.copy()
+    for node in (*(set(NODES) - {best}), best):
+        shutil.copytree(tmp_path / f"d{node}", tmp_path / "backup" / f"d{node}")
+        work_on(tmp_path)
+        sent += AFTER
+    for node in NODES:
+        shutil.rmtree(tmp_path / f"d{node}")
+        (tmp_path / "backup" / f"d{node}").rename(tmp_path / f"d{node}")
+    with embedlog.open([tmp_path / f"d{node}" for node in NODES], restored=True) as log:
+        assert values(log) == sent[:-2]
+        level(log)
+        assert log.verify_replicas() == []
+
+
+def test_a_refused_request_changes_no_registration(tmp_path: Path) -> None:
+    begun(tmp_path)
+    before = [registration_of(tmp_path, node) for node in NODES]
+    with pytest.raises(ReplicaSetError, match="the set continues"):
+        embedlog.open([tmp_path / f"d{node}" for node in NODES], restored=True)
+    with opened(tmp_path) as log:
+        level(log)
+    assert [registration_of(tmp_path, node) for node in NODES] == before
+
+
+def registration_of(root: Path, node: int) -> object:
+    own = members.read(root / f"d{node}")
+    assert own is not None
+    return own.registration_id
+
+
+def test_a_set_is_not_begun_again_beside_another_process(tmp_path: Path) -> None:
+    while_it_was_used(tmp_path)
+    paths = [tmp_path / f"d{node}" for node in NODES]
+    with embedlog.open(paths, restored=True) as log:
+        with pytest.raises(ReplicaSetError, match="the set continues"):
+            embedlog.open(paths, restored=True)
+        level(log)
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    while_it_was_used(tmp_path)
+    with embedlog.open(paths[1], alone=True), pytest.raises(DirectoryInUseError):
+        embedlog.open(paths, restored=True)
+    with embedlog.open(paths, restored=True) as log:
+        level(log)
+        assert values(log) == BEFORE + AFTER
+
+
+def restored_until(root: Path, nth: int) -> bool:
+    """A process that is killed before the nth change of the file systems by a request; False if it ended before."""
+    child = os.fork()
+    if child == 0:
+        try:
+            system.fault_arm(CHANGES, nth, "kill_before")
+            with embedlog.open([root / f"d{node}" for node in NODES], restored=True) as log:
+                level(log)
+            system.fault_off()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code != 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_request_can_be_killed_at_any_change_and_is_repeated(tmp_path: Path, rng: random.Random) -> None:
+    """The set was begun again by the killed process, or it is by the next one. Every record is there."""
+    expected = while_it_was_used(tmp_path / "made")
+    nth = rng.randint(1, STRIDE)
+    while True:
+        root = tmp_path / f"set-{nth}"
+        shutil.copytree(tmp_path / "made", root)
+        is_killed = restored_until(root, nth)
+        try:
+            log = opened(root)
+        except ReplicaSetError:
+            log = embedlog.open([root / f"d{node}" for node in NODES], restored=True)
+        with log:
+            assert values(log) == expected, nth
+            level(log)
+            assert log.verify_replicas() == []
+        shutil.rmtree(root)
+        if not is_killed:
+            break
+        nth += STRIDE
+    assert nth > 2 * STRIDE
+
+
+@pytest.mark.parametrize("step", ["decide_all", "note"])
+def test_an_interrupt_at_the_registration_of_a_restored_set_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    expected = while_it_was_used(tmp_path)
+    paths = [tmp_path / f"d{node}" for node in NODES]
+    owner = registration if step == "note" else DecisionLog
+    original = getattr(owner, step)
+
+    def interrupted(*given: Any, **named: Any) -> object:
+        original(*given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, step, interrupted)
+        embedlog.open(paths, restored=True)
+    with opened(tmp_path) as log:  # it has begun again
+        assert values(log) == expected
+        level(log)
+        assert log.verify_replicas() == []
 
 
 def test_a_restored_set_begins_with_all_of_its_directories(tmp_path: Path) -> None:
