@@ -58,7 +58,8 @@ class Membership(NamedTuple):
 
     `openings`: an id for each opening of the directory by a first process. The first one is that of the last recorded
     registration, the last one is the present one. Those between them may be registered, too: their processes were killed before
-    they recorded it, or reached no majority (REGISTRATION-2).
+    they recorded it, or reached no majority (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, as far
+    as it is known; a file of an earlier version has none.
     """
 
     cluster_id: str
@@ -74,16 +75,31 @@ class Membership(NamedTuple):
     others: Mapping[str, Any] = MappingProxyType({})
     openings: tuple[UUID, ...] = ()
     replaces: bool = False
+    births: tuple[int | None, ...] = ()
 
     @property
     def own(self) -> Member:
         """The member that this directory is."""
         return next(member for member in self.members if member.node == self.node)
 
-    def with_opening(self, opening: UUID) -> Membership:
-        """These members after one more opening of the directory."""
+    def with_opening(self, opening: UUID, created_ns: int | None) -> Membership:
+        """These members after one more opening of the directory, which has this birth time."""
         kept = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
-        return self._replace(openings=(*kept, opening))
+        births = (*(self.birth_at(each) for each in kept), created_ns)
+        return self._replace(openings=(*kept, opening), births=births)
+
+    def since_opening(self, opening: UUID | None) -> Membership:
+        """These members without the openings before this one, which is registered."""
+        if opening not in self.openings:
+            return self
+        kept = self.openings[self.openings.index(opening) :]
+        return self._replace(openings=kept, births=tuple(self.birth_at(each) for each in kept))
+
+    def birth_at(self, opening: UUID | None) -> int | None:
+        """The birth time of the directory when this opening of it was registered; None if it is not known."""
+        if opening in self.openings and len(self.births) == len(self.openings):
+            return self.births[self.openings.index(opening)]
+        return self.created_ns
 
     @property
     def others_paths(self) -> list[str]:
@@ -123,6 +139,7 @@ def encode(membership: Membership) -> bytes:
         "alone": membership.alone,
         "created_ns": membership.created_ns,
         "openings": [id_text(opening.bytes) for opening in membership.openings],
+        "births": list(membership.births),
         "cluster_generation": membership.cluster_generation,
         **({"replaces": True} if membership.replaces else {}),
         "members": [_encode_member(member) for member in membership.members],
@@ -150,12 +167,13 @@ def _decode(path: Path, data: bytes) -> Membership:
         broker_epoch, alone = rest.pop("broker_epoch"), rest.pop("alone")
         created_ns = rest.pop("created_ns", None)  # a file of an earlier version has none
         openings = rest.pop("openings", [])  # likewise
+        births = rest.pop("births", [])
         replaces = rest.pop("replaces", False)
         cluster_generation, entries = _number(rest.pop("cluster_generation")), rest.pop("members")
         if type(broker_epoch) is not int or not -1 <= broker_epoch <= LONG_MAX or {type(alone), type(replaces)} != {bool}:
             raise ValueError(f"broker epoch {broker_epoch!r:.100}, alone {alone!r:.100}, replaces {replaces!r:.100}")
-        if created_ns is not None and (type(created_ns) is not int or not 0 < created_ns <= LONG_MAX):
-            raise ValueError(f"created_ns {created_ns!r:.100}")
+        if not all(each is None or (type(each) is int and 0 < each <= LONG_MAX) for each in (created_ns, *births)):
+            raise ValueError(f"created_ns {created_ns!r:.100}, births {births!r:.100}")
         if not isinstance(openings, list) or len(openings) > OPENINGS_MAX:
             raise ValueError(f"openings {openings!r:.100}")
         if not isinstance(entries, list) or not 0 < len(entries) <= MEMBERS_MAX:
@@ -168,7 +186,7 @@ def _decode(path: Path, data: bytes) -> Membership:
         raise ForeignDirectoryError(f"the members cannot be read ({problem!r:.300}); {_REMEDY}", path=path) from problem
     return Membership(
         cluster_id, node, registration_id, members, registered_id, broker_epoch, alone, cluster_generation, generation,
-        created_ns, rest, opening_ids, replaces,
+        created_ns, rest, opening_ids, replaces, tuple(births),
     )  # fmt: skip
 
 

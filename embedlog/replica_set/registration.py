@@ -6,9 +6,9 @@ REGISTRATION-2  the first process draws an opening id, too, which the registrati
     registered opening is one of those that it has recorded. Each process sees that, also one that is not the first
 REGISTRATION-3  a directory that a broker or a process without the set has written does not continue. The mark `alone` is written
     with the new registration id, so that a second crash does not hide the visit
-REGISTRATION-4  the file of members has the birth time of `embedlog.door`. A directory that was not closed in order, and has
-    another one, does not continue: it is a copy that was made while processes used the original. A registration records the
-    birth time that the opening found, so a copy that takes the place meanwhile keeps that of the original
+REGISTRATION-4  the file of members has the birth time of `embedlog.door` at each opening. A directory that was not closed in
+    order, and has another one than at its registered opening, does not continue: it is a copy that was made while processes used
+    the original. A copy continues with an opening of its own, which a request has registered
 REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that helps: `replace_directory`
     prepares an empty directory, which is registered as a foreign one and copied. The only directory of a set is its own judge:
     it is registered as a foreign one. So are all directories of a restored set, whose best logs lead
@@ -85,10 +85,9 @@ class Entered(NamedTuple):
     created_ns: int | None = None
     restored: bool = False
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether it is a copy of the directory that was registered last, as far as birth times show it (REGISTRATION-4)."""
-        recorded = self.membership.created_ns
+    def is_copy(self, opening: UUID | None) -> bool:
+        """Whether it is a copy of the directory with this opening, as far as birth times show it (REGISTRATION-4)."""
+        recorded = self.membership.birth_at(opening)
         return None not in (recorded, self.created_ns) and recorded != self.created_ns
 
 
@@ -105,7 +104,7 @@ def enter(opening: Opening, mode: int = 0o666) -> Entered | None:
     fresh = opening.first and kept and found.registration_id == found.registered_id
     own = found
     if opening.first:
-        own = set_up.begin_opening(opening.path, found, mode, fresh=fresh, alone=opening.visited)
+        own = set_up.begin_opening(opening.path, found, mode, fresh=fresh, created_ns=opening.created_ns, alone=opening.visited)
     return Entered(opening.path, own, found.registration_id, fresh=fresh, first=opening.first, created_ns=opening.created_ns)
 
 
@@ -133,7 +132,11 @@ def strangeness(entered: Entered, state: State) -> str:
         known = registered.incarnation in (entered.previous_id, own.registered_id)
     if not known:
         return "it was put back to an earlier copy, or is of another copy of the set"
-    return "" if same or not entered.is_copy else "it was copied while processes used the original, or after a crash"
+    return (
+        ""
+        if same or not entered.is_copy(registered.opening)
+        else "it was copied while processes used the original, or after a crash"
+    )
 
 
 def _reason_to_give_way(prepared: Entered, registered: RegisterBroker) -> str:
@@ -231,8 +234,7 @@ def record(
         if own.incarnation == found.registration_id:
             new = new._replace(registered_id=own.incarnation, broker_epoch=own.broker_epoch, alone=False)
             new = new._replace(replaces=False)
-            if own.opening in new.openings:
-                new = new._replace(openings=new.openings[new.openings.index(own.opening) :])
+            new = new.since_opening(own.opening)
             new = new if entered is None else new._replace(created_ns=entered.created_ns)
         return found if new == found else members.write(directory, new, mode)
 

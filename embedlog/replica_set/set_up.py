@@ -71,12 +71,14 @@ def renew(directory: Path, found: Membership, mode: int, *, alone: bool = False)
     return members.write(directory, found._replace(registration_id=uuid.uuid4(), alone=found.alone or alone), mode)
 
 
-def begin_opening(directory: Path, found: Membership, mode: int, *, fresh: bool, alone: bool = False) -> Membership:
+def begin_opening(
+    directory: Path, found: Membership, mode: int, *, fresh: bool, created_ns: int | None = None, alone: bool = False
+) -> Membership:
     """Draw the id of an opening, and a new registration id unless the directory is `fresh` (REGISTRATION-2).
 
-    REQUIRES the open lock of the directory, and no other process in it.
+    `created_ns`: the birth time of the directory. REQUIRES the open lock of the directory, and no other process in it.
     """
-    new = found.with_opening(uuid.uuid4())
+    new = found.with_opening(uuid.uuid4(), created_ns)
     return members.write(directory, new, mode) if fresh else renew(directory, new, mode, alone=alone)
 
 

@@ -40,4 +40,4 @@ def take_for_originals(root: Path) -> None:
         found, door = membership.read(path.parent), path.with_name(file_names.OPEN_LOCK)
         if found is not None and found.created_ns is not None and door.exists():
             with files.opened(door, files.READ) as fd:
-                membership.write(path.parent, found._replace(created_ns=files.created_ns(fd, door)))
+                membership.write(path.parent, found._replace(created_ns=files.created_ns(fd, door), births=()))
