@@ -329,6 +329,7 @@ class Directory:
             self.beginning()
         if self.foreign or self.visit < 0:
             self.visit = note_visit(self.path, self._mode)  # before the evidence of the visit is removed
+        self._forget_mark()
         remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
         made = page is None
@@ -349,6 +350,20 @@ class Directory:
             files.sync(fd, path)  # otherwise a power loss could restore or lose the words of a mark: both mean foreign use
         if made:
             files.sync_directory(self.path)
+
+    def _forget_mark(self) -> None:
+        """Clear the words of a signed mark before it is removed: without it, they would show the visit of a broker.
+
+        In a set they are on disk first: a directory that a broker visited is away until it is replaced.
+        """
+        if self.page is None or mark_owner(self.path) is None:
+            return
+        self.page.set(MARK_INODE, 0)
+        self.page.set(MARK_NS, 0)
+        if self.in_set:
+            path = self.path / file_names.CONTROL
+            with files.opened(path, files.WRITE) as fd:
+                files.sync(fd, path)
 
     def _join_incarnation(self) -> None:
         page = self._map()

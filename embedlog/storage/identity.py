@@ -258,10 +258,7 @@ def write_clean_mark(
     """
     path = Path(directory, CLEAN_MARK)
     content = {"version": 0, "brokerEpoch": broker_epoch} | ({_SIGNATURE: incarnation.hex()} if incarnation else {})
-    with files.opened(path, files.CREATE | os.O_TRUNC, mode) as fd:
-        files.write_all(fd, json.dumps(content, separators=(",", ":")).encode(), 0, path)
-        files.sync(fd, path)
-    files.sync_directory(directory)
+    files.write_atomically(path, json.dumps(content, separators=(",", ":")).encode(), mode)  # a mark by half is not signed
 
 
 def remove_clean_mark(directory: str | os.PathLike[str]) -> bool:
