@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -287,3 +287,53 @@ def test_another_path_to_a_directory_in_use_is_no_copy(tmp_path: Path) -> None:
         with embedlog.open([tmp_path / name for name in ("link", "d2", "d3")], housekeeping=False) as other:
             send(other, b"value")
         assert [record.value for record in log.scan("t").records()] == [b"value"]
+
+
+# ---- kills within an opening or a close ------------------------------------------------------------------
+
+
+def check_after_kill(root: Path, action: str, kinds: Sequence[str], nth: int, name: str = "") -> bool:
+    """Every directory continues after a kill before the nth of these calls of an opening or a close; False if there is none."""
+    child = os.fork()
+    if child == 0:
+        try:
+            log = opened(root) if action == "close" else None
+            system.fault_arm(tuple(kinds), nth, "kill_before", name=name)
+            log = log or opened(root)
+            if action == "close":
+                log.close()
+            system.fault_off()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    with opened(root) as log:
+        found = [(each.state, each.reason) for each in log.replicas().directories]
+        assert found == [("live", None)] * len(NODES), (action, nth)
+    return code != 0
+
+
+@pytest.mark.parametrize(("action", "kind", "name"), [
+    ("open", "fsync", "d2/embedlog.control"),
+    ("open", "unlink", "d2/.kafka_cleanshutdown"),
+    ("open", "pwrite", "d2/embedlog.replicas"),
+    ("close", "pwrite", "d2/.kafka_cleanshutdown"),
+    ("close", "rename", "d2/.kafka_cleanshutdown"),
+])  # fmt: skip
+def test_a_kill_within_an_opening_or_a_close_is_no_visit_of_a_broker(tmp_path: Path, action: str, kind: str, name: str) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", replication_factor=3)
+    assert check_after_kill(tmp_path, action, [kind], 1, name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("action", ["open", "close"])
+def test_no_kill_within_an_opening_or_a_close_makes_a_stranger(tmp_path: Path, action: str) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("t", replication_factor=3)
+    nth = 1
+    while check_after_kill(tmp_path, action, CHANGES, nth):
+        nth += 1
+    assert nth > 20

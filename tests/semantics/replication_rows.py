@@ -233,7 +233,7 @@ RULES: dict[str, str] = {
     "replica_set/test_reads_after_failovers::test_a_reader_never_returns_to_a_lower_leader_epoch",
     "REPLICA-11": f"{PARTITION}::test_replica_11_a_replica_is_complete_with_its_page_or_after_an_orderly_close "
     "replication/test_directories::test_a_follower_that_lost_its_page_leaves_the_isr",
-    "REPLICA-12": "replica_set/test_put_back::test_an_earlier_copy_loses_no_acknowledged_record "
+    "REPLICA-12": "replica_set/test_strangers::test_a_stranger_is_away_until_it_is_replaced "
     "replica_set/test_registration::test_replica_12_a_crashed_directory_had_the_registered_opening_others_are_strangers",
     "REPLICA-13": f"{ELECTIONS}::test_after_a_power_loss_all_members_are_awaited {ELECTIONS}::test_a_durable_topic_does_not_wait",
     "REPLICA-14": "replica_set/test_parallel_sync::test_a_record_is_acknowledged_when_all_directories_have_synced_it "
@@ -245,7 +245,7 @@ RULES: dict[str, str] = {
     "REPLICA-18": "replica_set/test_returning::test_an_error_of_a_disk_reaches_no_caller "
     "replica_set/test_returning::test_an_error_of_the_process_is_raised_and_deposes_no_directory",
     "REPLICA-19": f"{MEMBERSHIP}::test_replica_19_open_refuses_one_directory_of_a_set_unless_it_is_alone_or_reads "
-    "replica_set/test_put_back::test_records_that_were_written_without_the_set_are_cut",
+    "replica_set/test_strangers::test_a_stranger_is_away_until_it_is_replaced",
     "REPLICA-20": f"{ROLES}::test_the_log_start_ends_at_the_high_watermark_and_a_replica_joins_with_it "
     "replica_set/test_deleted_records::test_a_follower_begins_again_if_it_may_lack_a_removed_tombstone "
     "replica_set/test_deleted_records::test_a_level_follower_takes_the_log_start",
