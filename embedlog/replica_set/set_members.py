@@ -279,8 +279,7 @@ class SetMembers:
             registered, own = nodes.get(node), opened.entered.membership
             directory = opened.directory.log_directory.directory
             if node in self._unjudged:  # the opening was refused: the mark is that of before
-                is_unchanged = opened.entered.fresh and directory.is_registration_known
-                directory.broker_epoch = own.broker_epoch if is_unchanged else -1
+                directory.broker_epoch = own.broker_epoch if opened.entered.fresh else -1
                 continue
             known = registered is not None and registered.incarnation == own.registration_id and node not in self._uncertain
             certain = known and directory.is_registration_known
