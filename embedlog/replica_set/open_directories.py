@@ -135,7 +135,6 @@ class OpenDirectory:
     node: int
     slot: int
     incarnation: UUID
-    clean: bool  # the registration survived an orderly close
     directory: Directory | None
     problem: str | None = None
     retry_ns: int = 0

@@ -183,14 +183,13 @@ class SetMembers:
         away = [each for node, each in state.nodes.items() if node not in self._opened]
         why, now_ms = {each.node: self._away.get(each.path, "not opened") for each in away}, system.wall_ms()
         return [self._usable(opened, state) for opened in self._opened.values()] + [
-            OpenDirectory(each.node, each.slot, each.incarnation, False, None, why[each.node], since_ms=now_ms) for each in away
+            OpenDirectory(each.node, each.slot, each.incarnation, None, why[each.node], since_ms=now_ms) for each in away
         ]
 
     def _usable(self, opened: Opened, state: State) -> OpenDirectory:
         own, registered = opened.entered.membership, state.nodes.get(opened.node)
         slot = registered.slot if registered is not None else 0
-        known = registered is not None and registered.incarnation == own.registration_id
-        return OpenDirectory(opened.node, slot, own.registration_id, known, opened.directory)
+        return OpenDirectory(opened.node, slot, own.registration_id, opened.directory)
 
     def _use_registered(self, state: State) -> None:
         """Use the registered slots and broker epochs, and show the open directories to the engine."""

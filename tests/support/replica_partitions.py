@@ -132,7 +132,7 @@ class Process:
             if "t" not in log.topics():
                 log.create_topic("t", config=SMALL)
             self.disks[node] = Disk(root / f"d{node}", log)
-            found.append(OpenDirectory(node, slot, incarnation(node), True, self.disks[node]))
+            found.append(OpenDirectory(node, slot, incarnation(node), self.disks[node]))
         self.directories = OpenDirectories(found)
         self.replicas = PartitionReplicas(self.directories, decisions, PLACE, "t")
         config = self.disks[nodes[0]].log._engine.topic_config("t")
