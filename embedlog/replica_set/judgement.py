@@ -4,16 +4,19 @@ JUDGEMENT-1  each copy of the decision log shows a state, with records of which 
     directory continues in it (REGISTRATION-2)
 JUDGEMENT-2  the state of the set is one in which a majority of its voters continues: of several the most advanced one of the
     latest generation. A forced retirement begins a generation, which may have fewer decisions
-JUDGEMENT-3  a directory that does not continue in the state of the set is a stranger. So is one of an earlier generation with
+JUDGEMENT-3  a majority of directories that were put back together to earlier copies is none, if another directory has the later
+    decisions. Openings are recorded before the decision that has them, so no decision makes strangers of a majority that has
+    not got it yet. A copy of another history has later decisions, too, but not after all of those of the majority
+JUDGEMENT-4  a directory that does not continue in the state of the set is a stranger. So is one of an earlier generation with
     more decisions than the set: its copy would undo a forced retirement
-JUDGEMENT-4  without a majority the most advanced state judges. No decision is possible then
-JUDGEMENT-5  the only directory of a set is no stranger (REGISTRATION-5)
+JUDGEMENT-5  without a majority the most advanced state judges. No decision is possible then
+JUDGEMENT-6  the only directory of a set is no stranger (REGISTRATION-5)
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,27 +37,57 @@ class Judgement(NamedTuple):
     strangers: Mapping[int, str]
 
 
-def judged(entered: Mapping[int, Entered], views: Mapping[int, View]) -> Judgement | None:
-    """Judge the opened directories by what their copies show; None before the first registration of a set."""
-    choices = []
-    for node, view in views.items():
-        if not view.state.nodes:
-            continue
-        found = {other: why for other, each in entered.items() if (why := _strangeness(each, view.state))}
-        able = entered.keys() - found.keys()
-        voters = set(view.state.voters)
-        is_own = node in able
-        has_majority = is_own and 2 * len(voters & able) > len(voters)
-        order = (has_majority, is_own, view.state.generation, *advance(view), node)
-        choices.append((order, view, found))
+class Choice(NamedTuple):
+    """A state that may be the one of the set: the node whose copy shows it, and who is a stranger in it."""
+
+    node: int
+    view: View
+    strangers: dict[int, str]
+    has_majority: bool  # of the voters, which continue in it; the node, too
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the directory that shows it continues in it."""
+        return self.node not in self.strangers
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The best one is the state of the set (JUDGEMENT-2)."""
+        return (self.has_majority, self.is_own, self.view.state.generation, *advance(self.view), self.node)
+
+
+def judged(entered: Mapping[int, Entered], views: Mapping[int, View], continues: Callable[[int, int], bool]) -> Judgement | None:
+    """Judge the opened directories by what their copies show; None before the first registration of a set.
+
+    `continues`: whether the records of the copy of one node begin with all of those of another one. It may be slow.
+    """
+    choices = [_choice(node, view, entered) for node, view in views.items() if view.state.nodes]
     if not choices:
         return None
-    order, chosen, strangers = max(choices, key=lambda choice: choice[0])
-    for node, view in views.items():
-        is_ahead = advance(view) > advance(chosen)
-        if is_ahead and view.state.nodes and view.state.generation < chosen.state.generation:
-            strangers.setdefault(node, "it has decisions of an earlier generation of the set, which this one lacks")
-    return Judgement(chosen.state, order[0], strangers)
+    chosen = max(choices, key=lambda choice: choice.order)
+    later = [choice for choice in choices if _is_later(choice, chosen) and continues(choice.node, chosen.node)]
+    chosen = max(later, key=lambda choice: choice.order, default=chosen)
+    strangers = chosen.strangers
+    for choice in choices:
+        is_ahead = advance(choice.view) > advance(chosen.view)
+        if is_ahead and choice.view.state.generation < chosen.view.state.generation:
+            strangers.setdefault(choice.node, "it has decisions of an earlier generation of the set, which this one lacks")
+    return Judgement(chosen.view.state, chosen.has_majority, strangers)
+
+
+def _choice(node: int, view: View, entered: Mapping[int, Entered]) -> Choice:
+    reasons = {other: _strangeness(each, view.state) for other, each in entered.items()}
+    strangers = {other: reason for other, reason in reasons.items() if reason}
+    voters = set(view.state.voters)
+    able = voters & (entered.keys() - strangers.keys())
+    return Choice(node, view, strangers, node not in strangers and 2 * len(able) > len(voters))
+
+
+def _is_later(choice: Choice, chosen: Choice) -> bool:
+    """Whether a majority continues in the chosen state, but not in this one, which has later decisions (JUDGEMENT-3)."""
+    same_generation = choice.view.state.generation == chosen.view.state.generation
+    ahead = advance(choice.view) > advance(chosen.view)
+    return chosen.has_majority and choice.is_own and not choice.has_majority and same_generation and ahead
 
 
 def advance(view: View) -> tuple[int, int]:

@@ -346,11 +346,11 @@ class SetMembers:
         views = self.decisions.views(opened.copy for opened in self._opened.values())
         entered = {node: self._now(opened) for node, opened in self._opened.items()}
         if self._restored:
-            judgement.check_restored(judgement.judged(entered, views), entered)
+            judgement.check_restored(judgement.judged(entered, views, self._continues), entered)
             entered = {node: each._replace(restored=True) for node, each in entered.items()}
             self._opened = {node: opened._replace(entered=entered[node]) for node, opened in self._opened.items()}
             self._restored = False
-        found = judgement.judged(entered, views)
+        found = judgement.judged(entered, views, self._continues)
         self._has_majority = found is None or found.has_majority
         if found is not None:
             self._leave_strangers(found, entered)
@@ -360,6 +360,10 @@ class SetMembers:
             is_unknown = self._read_only or entered[node].restored
             self.decisions.attach(replace(copy, openings=()) if is_unknown else copy)
         self._unjudged = prepared
+
+    def _continues(self, node: int, earlier: int) -> bool:
+        """Whether the decisions in the directory of a node begin with all of those in another one."""
+        return self.decisions.is_continued(self._opened[earlier].copy, self._opened[node].copy)
 
     def _now(self, opened: Opened) -> Entered:
         """What a directory is judged by. Another process may have registered it since a reader opened it."""

@@ -258,6 +258,47 @@ def test_of_two_directories_the_registered_one_serves_alone(tmp_path: Path) -> N
         assert values(log) == [*BEFORE, *AFTER, b"later"]
 
 
+def put_two_back(root: Path) -> None:
+    """Two of three directories are put back to copies of one time; the third one has the later decisions and records."""
+    begun(root)
+    for node in (1, 2):
+        shutil.copytree(root / f"d{node}", root / "backup" / f"d{node}")
+    work_on(root)
+    for node in (1, 2):
+        shutil.rmtree(root / f"d{node}")
+        (root / "backup" / f"d{node}").rename(root / f"d{node}")
+
+
+def test_a_majority_that_was_put_back_together_hides_no_record(tmp_path: Path) -> None:
+    put_two_back(tmp_path)
+    for _ in range(2):  # also after a close
+        with opened(tmp_path) as log:
+            assert [directory.answers for directory in log.replicas().directories] == [False, False, True]
+            reason = log.replicas().directories[0].reason or ""
+            assert REASON in reason
+            assert "restored=True" in reason
+            with pytest.raises(NotEnoughDirectoriesError):
+                log.create_topic("later")
+    with embedlog.open([tmp_path / f"d{node}" for node in NODES], restored=True) as log:
+        level(log)
+        assert values(log) == BEFORE + AFTER
+        send(log, b"later")
+        assert log.verify_replicas() == []
+
+
+def test_a_majority_that_was_put_back_together_serves_if_nothing_shows_it(tmp_path: Path) -> None:
+    """Without the third directory it is the set as it was then."""
+    put_two_back(tmp_path)
+    (tmp_path / "d3").rename(tmp_path / "away")
+    with opened(tmp_path) as log:
+        assert values(log) == BEFORE
+        send(log, b"later")
+    (tmp_path / "away").rename(tmp_path / "d3")
+    with opened(tmp_path) as log:
+        assert values(log) == [*BEFORE, b"later"]
+        assert [directory.answers for directory in log.replicas().directories] == [True, True, False]
+
+
 def test_directories_that_exchanged_their_paths_continue(tmp_path: Path) -> None:
     begun(tmp_path)
     (tmp_path / "d1").rename(tmp_path / "x")

@@ -20,12 +20,13 @@ from embedlog import _logging
 from embedlog._native import system
 from embedlog._native.scope import scope
 from embedlog.errors import EmbedlogError
-from embedlog.replica_set.decisions import decision_view, promise
+from embedlog.replica_set.decisions import decision_view, promise, shared_records
 from embedlog.replica_set.decisions.copies import Copy
 from embedlog.replica_set.decisions.decision_session import Again, Own, Session
 from embedlog.replica_set.decisions.decision_view import NO_TERM, View
 from embedlog.replica_set.decisions.proposals import Decided, MakeEvent, Proposal, Steps
 from embedlog.replica_set.decisions.refusals import error_of
+from embedlog.replica_set.decisions.shared_records import ShownRecords
 from embedlog.replication.events import Event, Refusal
 from embedlog.replication.state import State
 from embedlog.storage import checkpoints, file_names, locks
@@ -138,6 +139,15 @@ class DecisionLog:
                 if view is not None:
                     found[copy.node] = view
         return found
+
+    @staticmethod
+    def is_continued(copy: Copy, later: Copy) -> bool:
+        """Whether the records of a later copy begin with all of those of this one. True if that cannot be read."""
+        try:
+            records = _shown_records(copy)
+            return shared_records.agreed_end(records, _shown_records(later)) >= records.end
+        except (EmbedlogError, shared_records.Unreadable):
+            return True
 
     def last_view(self) -> View:
         """The newest view that this object has read, without access to a directory."""
@@ -259,3 +269,9 @@ class DecisionLog:
             with self._attaching:
                 kept = {node: problem for node, problem in self._away.items() if node not in self._copies}
                 self._away = kept | session.failed
+
+
+def _shown_records(copy: Copy) -> ShownRecords:
+    log = copy.renewed().partition.replica
+    now, _ = log.published()
+    return ShownRecords(copy.node, log, now.log_start, now.log_end)

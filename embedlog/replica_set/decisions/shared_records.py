@@ -8,17 +8,18 @@ SHAREDRECORDS-2  a term has one writer, and each batch has a time. So copies wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from embedlog.errors import EmbedlogError
 from embedlog.format.record_batch import Batches, decode_parts
-from embedlog.replica_set.decisions.decision_view import Fetched
+from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, Readable
 
 
 class Records(Protocol):
-    """The records of a copy whose append lock this thread holds."""
+    """The records of a copy, up to an end that does not change meanwhile."""
 
     node: int
 
@@ -27,6 +28,20 @@ class Records(Protocol):
     @property
     def log_start(self) -> int: ...
     def fetch(self, offset: int, end: int) -> Fetched: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecords:
+    """The records that a copy shows to a reader, which holds no lock."""
+
+    node: int
+    log: Readable
+    log_start: int
+    end: int
+
+    def fetch(self, offset: int, end: int) -> Fetched:
+        """Whole batches from the one that holds `offset`."""
+        return self.log.read(offset, CHUNK_BYTES, end)
 
 
 class Unreadable(Exception):
