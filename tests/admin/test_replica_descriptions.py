@@ -206,14 +206,15 @@ def test_a_directory_that_crashed_waits_for_a_majority_to_register_it(tmp_path: 
         assert found.partitions[0].state == "OnlinePartition"
 
 
-def test_a_directory_that_was_written_without_the_set_is_foreign(tmp_path: Path) -> None:
+def test_a_directory_that_was_written_without_the_set_is_away(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         created(log)
     with embedlog.open(tmp_path / "d3", alone=True, config=QUIET):
         pass
     with opened(tmp_path, read_only=True) as reader:
         found = reader.replicas()
-        assert states(found) == {1: "live", 2: "live", 3: "foreign"}
+        assert states(found) == {1: "live", 2: "live", 3: "away"}
+        assert "written without the set" in (found.directories[2].reason or "")
         assert replica(found.partitions[0], 3).log_end is None, "its offsets say nothing about the set"
 
 

@@ -50,6 +50,7 @@ def commands() -> Iterator[tuple[str, bytes, list[str]]]:
             yield line, given, arguments
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_the_examples_of_the_page_print_what_it_shows(run: Callable[..., Any]) -> None:
     printed = ""
     for line, given, arguments in commands():

@@ -126,6 +126,7 @@ def test_a_long_key_or_value_is_shortened_in_the_repr_of_a_record() -> None:
     assert f"value={'é' * 200!r}... (1000 characters), " in shown(None, "é" * 1000)
 
 
+@pytest.mark.usefixtures("usual_internal_topics")
 def test_descriptions_have_a_short_repr(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config=QUIET) as log:
         log.create_topic("orders", 8)

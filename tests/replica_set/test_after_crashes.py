@@ -45,7 +45,7 @@ def test_directories_that_were_copied_after_a_kill_begin_again_together(tmp_path
 def test_a_copy_from_before_a_topic_does_not_lead_it(tmp_path: Path) -> None:
     """Its opening makes the partition anew, and empty."""
     with opened(tmp_path) as log:
-        log.create_topic("other")
+        log.create_topic("other", assignment={0: [1]})
 
     def work(log: embedlog.Log) -> None:
         shutil.copytree(tmp_path / "d2", tmp_path / "copy")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.errors import EmbedlogError, ReplicaSetError
+from embedlog.errors import EmbedlogError
 from embedlog.replica_set import membership
 from tests.replica_set.test_growth import nodes
 from tests.replica_set.test_opening import QUIET, content, isr, send, values
@@ -204,12 +204,14 @@ def test_all_directories_record_the_place_to_which_one_returned(tmp_path: Path) 
         send(log, b"second")
 
 
-def test_a_copy_of_a_directory_in_use_is_refused_beside_one_that_returned_elsewhere(tmp_path: Path) -> None:
+def test_a_copy_of_a_directory_in_use_is_not_used_beside_one_that_returned_elsewhere(tmp_path: Path) -> None:
     made(tmp_path)
     with returned_elsewhere(tmp_path) as log:
         copied(tmp_path, 2)
-        with pytest.raises(ReplicaSetError, match="another copy"):
-            opened(tmp_path, "m1", "c2")
+        with opened(tmp_path, "m1", "c2") as other:
+            assert "not the registered one" in (other.replicas().directories[1].reason or "")
+            other.housekeep()
+            assert used(other) == ["m1", "d2", "d3"]
         send(log, b"second")
         assert values(log) == [b"first", b"second"]
 

@@ -88,6 +88,7 @@ def test_a_process_that_entered_the_copy_first_changes_nothing(
         assert log.replicas("t").partitions[0].leader != 3
         if end == "is killed":
             os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)  # its locks are free now
         else:
             os.write(go, b"x")
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
