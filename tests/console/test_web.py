@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -49,6 +50,10 @@ async def client(host: str = "127.0.0.1") -> AsyncIterator[Any]:
     assert isinstance(application, web.Application)
     async with TestClient(TestServer(application), cookie_jar=DummyCookieJar()) as made:
         yield made
+    for thread in threading.enumerate():
+        if thread.name.startswith("waitpid-"):  # it waits for a program that the server has started
+            await asyncio.to_thread(thread.join, DEADLINE_S)
+    await asyncio.sleep(0)  # then the loop closes the program's pipes
 
 
 async def session_of(http: Any) -> tuple[str, str]:
