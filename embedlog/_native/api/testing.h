@@ -27,3 +27,45 @@ int32_t el_fault_record(int32_t fd);
 
 /* Disables rules: bit set of `el_mutant` numbers. Tests must fail while a rule is disabled. */
 int32_t el_mutants(uint64_t off);
+
+/* ---- a controller that runs one of several processes at a time (testing/schedule.c) ---- */
+
+enum el_schedule_state {
+    EL_ABSENT = 0, EL_STOPPED = 1, EL_RUNS = 2, EL_WAITS_FOR_LOCK = 3, EL_WAITS_FOR_WORD = 4, EL_SLEEPS = 5, EL_ENDED = 6
+};
+enum el_schedule_size { EL_SCHEDULE_SLOTS = 6 };
+
+/* One process. `turn` is a futex word: 1 while it may run. `budget`: the steps that are left in its turn. `error`: an errno that its next
+ * call returns instead of being made. `until_ns`, `seen_wakes` and the fields of the lock: what it waits for. */
+typedef struct {
+    uint32_t turn, state;
+    int32_t number, kind, error, lock_exclusive;
+    int64_t budget, steps, until_ns, seen_wakes, lock_at, lock_size;
+    char lock_path[256];
+} el_schedule_slot;
+
+/* The shared mapping; `trace_max` entries follow it. `reports` is the futex word of the controller. */
+typedef struct {
+    uint32_t reports, reserved;
+    int64_t clock_ns, wakes, trace_max, traced;
+    el_schedule_slot slots[6];
+} el_schedule;
+
+/* A passed step. */
+typedef struct {
+    int32_t slot, kind;
+    int64_t step, size;
+    char name[232];
+} el_schedule_entry;
+
+/* This process takes a slot; returns with its first turn. From now on it passes hooks only in its turns. */
+int32_t el_schedule_join(el_schedule *schedule, int32_t slot);
+/* Ends the turn and the scheduling of this process. */
+int32_t el_schedule_leave(void);
+/* For the controller: gives `slot` a turn of `steps` (0: it has one), of which the first call returns `error`, and waits until it ends.
+ * Returns the state, which is EL_RUNS after the timeout. */
+int32_t el_schedule_run(el_schedule *schedule, int32_t slot, int64_t steps, int32_t error, int64_t timeout_ns);
+/* Sleeps on the clock of the schedule; `is_woken`: until any process wakes a word. */
+void el_schedule_sleep(int64_t duration_ns, int is_woken);
+/* `el_boot_ns` is this number from now on; NULL: the clock of the kernel. */
+void el_follow_clock(const int64_t *ns);

@@ -121,6 +121,7 @@ uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error) {
         *error = EL_SYSTEM_ERROR(EMFILE);
         return NULL;
     }
+    el_schedule_mapped(page, fd);
     el_after(EL_CALL_MMAP);
     (void)el_install_handler();
     return page;

@@ -73,6 +73,7 @@ int32_t el_copy_free(uint8_t *page) {
 
 int32_t el_page_enter(const uint8_t *page, int exclusive) {
     el_private *own = private_of(page);
+    el_schedule_page(page, exclusive);
     if (!own)
         return EL_OK;
     pthread_mutex_lock(&own->mutex);

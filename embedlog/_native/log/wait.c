@@ -76,6 +76,13 @@ static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
     int64_t left = deadline_ns - el_boot_ns();
     if (left <= 0)
         return -ETIMEDOUT;
+    if (el_is_scheduled()) {
+        for (int at = 0; at < used; at++)
+            if (atomic_load((_Atomic uint32_t *)(uintptr_t)words[at].address) != words[at].value)
+                return -EAGAIN;
+        el_schedule_sleep(left, 1);
+        return -ETIMEDOUT;
+    }
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     left += until.tv_nsec;

@@ -11,7 +11,6 @@
 #include "codec/batch.h"
 #include "objects/packed.h"
 
-#include <time.h>
 
 enum {
     BATCHES_MAX = 8,                  /* that a caller appends before its own */
@@ -73,12 +72,6 @@ PyObject *el_disable_inline(PyObject *object, PyObject *unused) {
     self->target = self->mutex = self->writer = self->config = self->followers = self->packer = NULL;
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) Py_XDECREF(before[i]);
     Py_RETURN_NONE;
-}
-
-static int64_t boot_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 /* ---- the conditions --------------------------------------------------------------------------------------------- */
@@ -254,7 +247,7 @@ static void queue_write(el_queue *queue, el_producer_batch *batch, const el_pack
     el_appended out = {0};
     if (queue->last->state == EL_OPEN) queue->last->state = EL_SEALED;
     int64_t now = el_now_ns(), patience_ns = limit_ns - now < LOCK_TIMEOUT_NS ? limit_ns - now : LOCK_TIMEOUT_NS;
-    int64_t deadline_ns = boot_ns() + (patience_ns > 0 ? patience_ns : 0);
+    int64_t deadline_ns = el_boot_ns() + (patience_ns > 0 ? patience_ns : 0);
     while (!el_is_settled(batch) && batch_write(queue, queue->first, packed, deadline_ns, &out)) continue;
     queue->check_due = now - queue->checked_ns > CHECK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
 }

@@ -8,12 +8,21 @@
 #include <unistd.h>
 
 int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
+    if (el_is_scheduled()) {
+        if (atomic_load(word) != seen)
+            return -EAGAIN;
+        el_schedule_sleep(timeout_ns, 1);
+        return -ETIMEDOUT;
+    }
     struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
     long rc = syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
     return rc < 0 ? -errno : 0;
 }
 
-void el_futex_wake(_Atomic uint32_t *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
+void el_futex_wake(_Atomic uint32_t *word, int count) {
+    el_schedule_woke();
+    syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+}
 
 /* Changes the word and wakes its waiters, if there are any. The fence pairs with the fence of a waiter, which raises the count and then
  * reads the published position again. One of the two observes the other. */
@@ -29,5 +38,9 @@ enum { EL_BLIND_SLEEP_NS = 200000 };
 
 void el_sleep(int64_t left_ns) {
     struct timespec pause = {.tv_nsec = left_ns < EL_BLIND_SLEEP_NS ? left_ns : EL_BLIND_SLEEP_NS};
+    if (el_is_scheduled()) {
+        el_schedule_sleep(pause.tv_nsec, 0);
+        return;
+    }
     nanosleep(&pause, NULL);
 }

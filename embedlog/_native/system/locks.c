@@ -31,6 +31,7 @@ static int32_t set_lock(int fd, short type, int64_t start, int64_t length) {
 
 static int32_t probe(int fd, int64_t start, int64_t length) {
     struct flock lock = range(F_WRLCK, start, length);
+    el_schedule_step(EL_STEP_PROBE, fd, NULL, start);
     if (fcntl(fd, F_OFD_GETLK, &lock) < 0)
         return EL_SYSTEM_ERROR(errno);
     return lock.l_type == F_UNLCK ? 0 : lock.l_type == F_RDLCK ? 1 : 2;
@@ -61,6 +62,11 @@ int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t dea
         int64_t left = deadline_ns - el_boot_ns();
         if (left <= 0)
             return EL_SYSTEM_ERROR(ETIMEDOUT);
+        if (el_is_scheduled()) {
+            struct flock lock = range(exclusive ? F_WRLCK : F_RDLCK, 0, 0);
+            el_schedule_lock(fd, &lock, deadline_ns);
+            continue;
+        }
         if (tries < EL_SPINS) {
             sched_yield();
             continue;

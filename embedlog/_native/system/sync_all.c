@@ -34,7 +34,7 @@ int32_t el_sync_all(const int32_t *fds, int32_t count, int32_t *results) {
     int started = 0;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);      /* a new thread inherits this mask */
-    while (started < THREADS_MAX && started + 1 < count && !pthread_create(&threads[started], NULL, sync_rest, &all))
+    while (!el_is_scheduled() && started < THREADS_MAX && started + 1 < count && !pthread_create(&threads[started], NULL, sync_rest, &all))
         started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     sync_rest(&all);

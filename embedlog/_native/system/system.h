@@ -3,6 +3,7 @@
 #define EL_SYSTEM_H
 
 #include "testing/faults.h"
+#include "testing/schedule.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -103,6 +103,9 @@ static int slow_before(int kind, int fd, const char *path, int64_t size, int tra
 }
 
 int el_before(int kind, int fd, const char *path, int64_t size) {
+    int ordered = el_schedule_step(kind, fd, path, size);
+    if (ordered < 0)
+        return ordered;
     atomic_fetch_add_explicit(&hook.counts[kind], 1, memory_order_relaxed);
     uint32_t kinds = atomic_load_explicit(&hook.kinds, memory_order_relaxed);
     int trace_fd = atomic_load_explicit(&hook.trace_fd, memory_order_relaxed);

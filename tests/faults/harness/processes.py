@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -184,10 +184,10 @@ class Victim:
 class Nursery:
     """Starts victims out of one zygote and ends them all on leaving."""
 
-    def __init__(self) -> None:
+    def __init__(self, zygote: str = "tests.faults.harness.zygote", environment: Mapping[str, str] | None = None) -> None:
         self._control, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
-        command = [sys.executable, "-m", "tests.faults.harness.zygote", str(theirs.fileno())]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"} | dict(environment or {})
+        command = [sys.executable, "-m", zygote, str(theirs.fileno())]
         self._zygote = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
         self._victims: list[Victim] = []

@@ -23,8 +23,8 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(control: socket.socket) -> None:
-    """Fork a victim for each descriptor that arrives, until the socket closes."""
+def load_tasks() -> None:
+    """Import what the victims of the experiments need."""
     # Public names are imported on first use: without this each victim would import them again, for 300 ms
     import embedlog
 
@@ -42,6 +42,11 @@ def serve(control: socket.socket) -> None:
     from tests.faults.transactions import cuts  # noqa: F401
     from tests.handover import crashing  # noqa: F401
     from tests.machine import actor  # noqa: F401
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a victim for each descriptor that arrives, until the socket closes."""
+    from tests.faults.harness import tasks
 
     gc.freeze()
     logging.lastResort = None  # a recovery logs each truncation: thousands of lines here
@@ -63,4 +68,5 @@ def serve(control: socket.socket) -> None:
 
 if __name__ == "__main__":
     die_with_parent()
+    load_tasks()
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,68 @@
+"""What the processes of the scenarios do in their turns, by public names of the package."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import embedlog
+from embedlog.errors import EmbedlogError
+from tests.faults.harness.tasks import Stage, task
+from tests.scheduler.inside import program
+
+TOPIC = "t"
+CONFIG = {"housekeeping": False}
+
+
+def opened(paths: list[str], **config: Any) -> embedlog.Log:
+    return embedlog.open(paths if len(paths) > 1 else paths[0], config=CONFIG | config)
+
+
+def send(stage: Stage, log: embedlog.Log, values: list[bytes], acks: int | str = "all") -> None:
+    """Send records one by one; each acknowledgement is a note, each failure ends it."""
+    with log.producer(acks=acks, delivery_timeout_ms=40_000, **stage.patience) as producer:
+        for value in values:
+            try:
+                offset = producer.send(TOPIC, value, partition=0).result().offset
+            except EmbedlogError as problem:
+                stage.note(("failed", "send", f"{type(problem).__name__}: {problem}"))
+                return
+            stage.note(("acked", offset, value))
+
+
+def read(log: embedlog.Log) -> list[tuple[int, int, bytes]]:
+    return [(record.offset, record.leader_epoch, record.value or b"") for record in log.scan(TOPIC).records()]
+
+
+@program
+def open_read_send(stage: Stage, paths: list[str], values: list[bytes]) -> None:
+    """Open a set, read everything, send records, do the work of a housekeeper once, and close."""
+    with opened(paths) as log:
+        stage.note(("read", read(log)))
+        send(stage, log, values)
+        log.housekeep()
+
+
+@program
+def look_afterwards(stage: Stage, paths: list[str]) -> list[tuple[int, int, bytes]]:
+    """What the next process reads."""
+    with opened(paths) as log:
+        return read(log)
+
+
+@task
+def make_put_back_set(_: Stage, paths: list[str], parts: list[list[bytes]], directory: str, copy: str) -> None:
+    """A set with two parts of records, and a copy of one directory from between them; all of it closed in order."""
+    first, second = parts
+    with opened(paths, **{"offsets.topic.num.partitions": 1}) as log:
+        log.create_topic(TOPIC, assignment={0: [1, 2, 3]}, config={"min.insync.replicas": 2})
+        fill(log, first)
+    shutil.copytree(directory, copy)
+    with opened(paths) as log:
+        fill(log, second)
+
+
+def fill(log: embedlog.Log, values: list[bytes]) -> None:
+    with log.producer(acks="all") as producer:
+        for value in values:
+            producer.send(TOPIC, value, partition=0).result()
