@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tests.faults.harness.processes import Nursery, RemoteError, Victim
 from tests.scheduler.gate import ENDED, STATES, Gate, Step
-from tests.scheduler.schedules import EVENTS, FAIL, FREEZE, HANG, KILL, TO_THE_END, Choice, Schedule, Turn, as_text
+from tests.scheduler.schedules import EVENTS, FAIL, FREEZE, HANG, KILL, TO_THE_END, Choice, Schedule, Turn, as_text, joined_turns
 
 STEPS_MAX = 60_000  # of one run: more are a loop that makes no progress
 SECONDS_MAX = 3_600  # on the clock of the processes
@@ -116,7 +116,7 @@ class Controller:
         self.step_count += sum(steps)
         self.turn_count += len(turns)
         trace = self._gate.trace() if traced else []
-        return Run(_joined(turns), problems, steps, told, trace, self._gate.seconds)
+        return Run(joined_turns(turns), problems, steps, told, trace, self._gate.seconds)
 
     # ---- processes -----------------------------------------------------------------------------------------------
 
@@ -217,11 +217,6 @@ class Controller:
 
     def _positions(self, processes: Sequence[int]) -> str:
         return "; ".join(f"process {number} at step {self._gate.steps(number)}: {self._gate.standing_at(number)}" for number in processes)
-
-
-def _joined(turns: Sequence[Turn]) -> Schedule:
-    """The turns without those of no steps."""
-    return tuple(turn for turn in turns if turn.steps or turn.event)
 
 
 @contextlib.contextmanager

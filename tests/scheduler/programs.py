@@ -44,6 +44,37 @@ def open_read_send(stage: Stage, paths: list[str], values: list[bytes]) -> None:
 
 
 @program
+def open_send(stage: Stage, paths: list[str], values: list[bytes], acks: int | str) -> None:
+    """Open, send records, read everything, and close."""
+    with opened(paths) as log:
+        send(stage, log, values, acks)
+        stage.note(("read", read(log)))
+
+
+@program
+def open_replace(stage: Stage, paths: list[str], node: int, path: str) -> None:
+    """Open a set, give a node another directory, and close."""
+    with opened(paths) as log:
+        try:
+            log.replace_directory(node, path)
+        except EmbedlogError as problem:
+            stage.note(("failed", "replace", f"{type(problem).__name__}: {problem}"))
+        log.housekeep()
+
+
+@program
+def open_reassign(stage: Stage, paths: list[str], nodes: list[int]) -> None:
+    """Open a set, move its partition to other nodes, and close."""
+    with opened(paths) as log:
+        try:
+            log.reassign({embedlog.TopicPartition(TOPIC, 0): nodes})
+            log.housekeep()
+            log.housekeep()
+        except EmbedlogError as problem:
+            stage.note(("failed", "reassign", f"{type(problem).__name__}: {problem}"))
+
+
+@program
 def look_afterwards(stage: Stage, paths: list[str]) -> list[tuple[int, int, bytes]]:
     """What the next process reads."""
     with opened(paths) as log:
@@ -55,7 +86,7 @@ def make_put_back_set(_: Stage, paths: list[str], parts: list[list[bytes]], dire
     """A set with two parts of records, and a copy of one directory from between them; all of it closed in order."""
     first, second = parts
     with opened(paths, **{"offsets.topic.num.partitions": 1}) as log:
-        log.create_topic(TOPIC, assignment={0: [1, 2, 3]}, config={"min.insync.replicas": 2})
+        log.create_topic(TOPIC, assignment={0: [3, 1, 2]}, config={"min.insync.replicas": 2})
         fill(log, first)
     shutil.copytree(directory, copy)
     with opened(paths) as log:
@@ -66,3 +97,15 @@ def fill(log: embedlog.Log, values: list[bytes]) -> None:
     with log.producer(acks="all") as producer:
         for value in values:
             producer.send(TOPIC, value, partition=0).result()
+
+
+@task
+def make_log(_: Stage, paths: list[str], values: list[bytes], segment_bytes: int, assignment: list[int] | None = None) -> None:
+    """A log, or a set, with some records."""
+    with opened(paths, **{"offsets.topic.num.partitions": 1}) as log:
+        config = {"segment.bytes": segment_bytes}
+        if assignment is None:
+            log.create_topic(TOPIC, config=config)
+        else:
+            log.create_topic(TOPIC, assignment={0: assignment}, config=config | {"min.insync.replicas": 2})
+        fill(log, values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.support.oracle import HEADER, read_batch, whole_batches
 NODES = (1, 2, 3)
 BEFORE = [b"before %d" % number for number in range(3)]
 AFTER = [b"after %d" % number for number in range(3)]
+SEGMENT_BYTES = 1024
+RECORDS = 4  # of each process
 
 
 def paths_of(root: Path, nodes: Sequence[int] = NODES) -> list[str]:
@@ -118,3 +121,96 @@ class PutBack:
             *two_leaders(directories),
             *diverging(directories),
         ]
+
+
+def sent_twice(told: Told) -> Iterator[str]:
+    """Values that are stored more than once: each was sent once, by an idempotent producer."""
+    counts = Counter(value for _, _, value in told.after or ())
+    yield from (f"{value!r} is there {count} times" for value, count in counts.items() if count > 1)
+
+
+@dataclass
+class Appending:
+    """Processes append to one directory, with segments of a few records."""
+
+    process_count: int = 2
+    name: str = "append, roll, recover"
+
+    def prepare(self, root: Path, nursery: Nursery) -> None:
+        maker = nursery.spawn()
+        maker.call("make_log", paths_of(root, (1,)), BEFORE, SEGMENT_BYTES)
+        nursery.end(maker)
+
+    def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            ("open_send", {"paths": paths_of(root, (1,)), "values": values_of(number), "acks": (1, "all")[number % 2]})
+            for number in range(self.process_count)
+        ]
+
+    def judge(self, root: Path, told: Told) -> list[str]:
+        return [*broken_reads(told, BEFORE), *sent_twice(told)]
+
+
+@dataclass
+class Replacing:
+    """One process replaces a directory of a set, another one writes, and a third one opens the set meanwhile."""
+
+    process_count: int = 2
+    name: str = "replace beside an opener"
+
+    def prepare(self, root: Path, nursery: Nursery) -> None:
+        maker = nursery.spawn()
+        maker.call("make_log", paths_of(root), BEFORE, SEGMENT_BYTES, [3, 1, 2])
+        nursery.end(maker)
+        (root / "d3").rename(root / "lost")
+        (root / "d4").mkdir()
+
+    def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
+        writer = {"paths": paths_of(root), "values": values_of(0)}
+        replacer = {"paths": paths_of(root), "node": 3, "path": str(root / "d4")}
+        opener = {"paths": paths_of(root, (1, 2, 4)), "values": values_of(2)}
+        programs = [("open_read_send", writer), ("open_replace", replacer), ("open_read_send", opener)]
+        return programs[: self.process_count]
+
+    def judge(self, root: Path, told: Told) -> list[str]:
+        return judge_set(root, told, [1, 2, 4], [1, 2])
+
+
+@dataclass
+class Reassigning:
+    """One process moves a partition to another directory, and another one writes to it."""
+
+    process_count: int = 2
+    name: str = "reassign beside a writer"
+
+    def prepare(self, root: Path, nursery: Nursery) -> None:
+        maker = nursery.spawn()
+        maker.call("make_log", paths_of(root), BEFORE, SEGMENT_BYTES, [1, 2])
+        nursery.end(maker)
+
+    def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
+        writers = [
+            ("open_read_send", {"paths": paths_of(root), "values": values_of(number)}) for number in range(self.process_count - 1)
+        ]
+        return [*writers, ("open_reassign", {"paths": paths_of(root), "nodes": [3, 2]})]
+
+    def judge(self, root: Path, told: Told) -> list[str]:
+        return judge_set(root, told, NODES, NODES)
+
+
+def values_of(process: int) -> list[bytes]:
+    """Records of which two fill a segment."""
+    return [b"process %d, record %d, %s" % (process, number, b"x" * 300) for number in range(RECORDS)]
+
+
+def judge_set(root: Path, told: Told, nodes: Sequence[int], intact: Sequence[int]) -> list[str]:
+    """The promises of every scenario with the records `BEFORE` in a set."""
+    directories = {node: root / f"d{node}" for node in nodes}
+    kept = [*BEFORE, *acknowledged(told).values()]
+    return [
+        *broken_reads(told, BEFORE),
+        *sent_twice(told),
+        *set_aside({node: directories[node] for node in intact}, kept),
+        *two_leaders(directories),
+        *diverging(directories),
+    ]

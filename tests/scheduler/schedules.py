@@ -189,13 +189,16 @@ def shrunk(schedule: Sequence[Turn], fails: Callable[[Schedule], bool], attempts
         if size == 1:
             break
         size = max(1, size // 2)
-    joined = _joined(best)
+    joined = joined_turns(best)
     return joined if joined != best and fails(joined) else best
 
 
-def _joined(schedule: Sequence[Turn]) -> Schedule:
+def joined_turns(schedule: Sequence[Turn]) -> Schedule:
+    """The same schedule, with consecutive turns of one process as one turn, and without those of no steps."""
     found = list[Turn]()
     for turn in schedule:
+        if not turn.steps and not turn.event:
+            continue
         if found and not turn.event and not found[-1].event and found[-1].process == turn.process:
             found[-1] = turn._replace(steps=min(TO_THE_END, found[-1].steps + turn.steps))
         else:
