@@ -71,6 +71,7 @@ class Controller:
     """Makes runs of one scenario. `mutants` are rules that are off in its processes."""
 
     def __init__(self, scenario: Scenario, root: Path, *, mutants: Sequence[str] = (), nursery: Nursery | None = None) -> None:
+        """`nursery`: where the processes come from; a new one if not given."""
         self.scenario = scenario
         self.mutants = tuple(mutants)
         self.run_count = 0
@@ -79,7 +80,8 @@ class Controller:
         self.turn_seconds = 0.0
         self._root = root / "run"
         self._prepared = root / "prepared"
-        self._nursery = nursery or Nursery("tests.scheduler.zygote", {"PYTHONHASHSEED": "0"})
+        self._nursery = nursery or new_nursery()
+        self._owns_nursery = nursery is None
         self._gate = Gate(root / "gate")
 
     def __enter__(self) -> Controller:
@@ -90,7 +92,8 @@ class Controller:
 
     def __exit__(self, *_: object) -> None:
         self._gate.close()
-        self._nursery.close()
+        if self._owns_nursery:
+            self._nursery.close()
 
     def run(self, choice: Choice, *, seed: int = 1, traced: bool = False) -> Run:
         """Run the scenario once. A violation is in the result, not raised."""
@@ -219,9 +222,14 @@ class Controller:
         return "; ".join(f"process {number} at step {self._gate.steps(number)}: {self._gate.standing_at(number)}" for number in processes)
 
 
+def new_nursery() -> Nursery:
+    """Processes that have all modules, and the same order of sets in each run."""
+    return Nursery("tests.scheduler.zygote", {"PYTHONHASHSEED": "0"})
+
+
 @contextlib.contextmanager
-def controlling(scenario: Scenario, root: Path, *mutants: str) -> Iterator[Controller]:
+def controlling(scenario: Scenario, root: Path, *mutants: str, nursery: Nursery | None = None) -> Iterator[Controller]:
     """A controller of this scenario below a new directory."""
     root.mkdir(parents=True, exist_ok=True)
-    with Controller(scenario, root, mutants=mutants) as controller:
+    with Controller(scenario, root, mutants=mutants, nursery=nursery) as controller:
         yield controller

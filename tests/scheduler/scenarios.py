@@ -199,8 +199,9 @@ class Reassigning:
 
 
 def values_of(process: int) -> list[bytes]:
-    """Records of which two fill a segment."""
-    return [b"process %d, record %d, %s" % (process, number, b"x" * 300) for number in range(RECORDS)]
+    """Records of which a few fill a segment; those of each process have another size."""
+    filling = b"x" * (300 >> process)
+    return [b"process %d, record %d, %s" % (process, number, filling) for number in range(RECORDS)]
 
 
 def judge_set(root: Path, told: Told, nodes: Sequence[int], intact: Sequence[int]) -> list[str]:

@@ -19,7 +19,14 @@ from typing import Any, TypeVar
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CODE = ("embedlog/**/*.py", "embedlog/**/*.[ch]", "tests/faults/**/*.py", "tests/interrupts/*.py", "tests/model/*.py")
+CODE = (
+    "embedlog/**/*.py",
+    "embedlog/**/*.[ch]",
+    "tests/faults/**/*.py",
+    "tests/interrupts/*.py",
+    "tests/model/*.py",
+    "tests/scheduler/*.py",
+)
 KEY = "figures"
 OUTCOMES = ("passed", "failed", "error", "skipped")
 Counts = list[tuple[str, dict[str, int]]]

@@ -191,3 +191,14 @@ def _set_aside_first(original, held, now, group, made, records):
 @replaces("clean_undecided", "embedlog.partition.compaction.cleaner:_decided_end")
 def _undecided_end(original, high_watermark, now):
     return high_watermark
+
+
+@replaces("no_roll_intent", "embedlog.partition.roll:roll")
+def _rolled_without_a_note(original, held, now):
+    page = held.state.page
+    noted = page.set
+    page.set = lambda word, value: None if word == system.WORD_ROLL_INTENT else noted(word, value)
+    try:
+        return original(held, now)
+    finally:
+        del page.set

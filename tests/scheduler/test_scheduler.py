@@ -1,0 +1,115 @@
+"""Schedules of the real code: a defect of before is found again, short explorations of each scenario, long ones by pieces.
+
+A failure prints the smallest schedule that was found, with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness.processes import Nursery
+from tests.scheduler.controller import Scenario, controlling
+from tests.scheduler.exploring import explore, find, lengths_of, listed, preempted, random_choices
+from tests.scheduler.scenarios import Appending, PutBack, Reassigning, Replacing
+from tests.scheduler.schedules import Listed
+from tests.support.campaign_report import pieces, share
+
+SCENARIOS = {"open": PutBack, "append": Appending, "replace": Replacing, "reassign": Reassigning}
+SHORT = {PutBack: 2, Appending: 5, Replacing: 2, Reassigning: 2}  # random schedules in `make test`
+LONG = 250  # random schedules of a scenario, in each piece
+TWICE = int(os.environ.get("EMBEDLOG_SCHEDULES", 250))  # schedules with two preemptions, in each piece
+PIECES = 4
+FOUND_WITHIN = 60  # random schedules
+
+every_scenario = pytest.mark.parametrize("make", SCENARIOS.values(), ids=SCENARIOS)
+Make = Callable[[int], Scenario]
+MUTANTS = [
+    (PutBack, "put_back_continues"),
+    (Appending, "no_append_lock"),
+]
+
+
+# ---- the first test ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(900)
+def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(
+    tmp_path: Path, processes: Nursery, rng: random.Random
+) -> None:
+    """A process has entered the copy, and is slow before it registers it; another one elects the copy (REGISTRATION-10).
+
+    One preemption is enough, somewhere between these two steps.
+    """
+    with controlling(PutBack(), tmp_path / "without", "put_back_continues", nursery=processes) as controller:
+        second = [schedule for schedule in preempted(controller, 2, 1, fine=False) if schedule[0].process == 1]
+        seed, run = find(controller, listed(rng.sample(second, len(second))))
+    with controlling(PutBack(), tmp_path / "with", nursery=processes) as controller:
+        run = controller.run(Listed(run.schedule), seed=seed)
+        assert not run.violations, str(run)
+
+
+# ---- exploration -------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+@pytest.mark.timeout(900)
+def test_random_schedules_keep_every_promise(tmp_path: Path, processes: Nursery, make: Make, seed: int) -> None:
+    scenario = make(2)
+    with controlling(scenario, tmp_path, nursery=processes) as controller:
+        explore(controller, random_choices(seed, SHORT[type(scenario)], lengths_of(controller)))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+@every_scenario
+@pytest.mark.parametrize("count", [2, 3])
+@pieces(PIECES)
+def test_many_random_schedules_keep_every_promise(
+    tmp_path: Path, processes: Nursery, make: Make, count: int, campaign_seed: int, piece: int
+) -> None:
+    with controlling(make(count), tmp_path, nursery=processes) as controller:
+        explore(controller, random_choices(campaign_seed, LONG, lengths_of(controller), first=piece * LONG))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+@every_scenario
+@pytest.mark.parametrize("kill", [False, True], ids=["preempted", "killed"])
+@pieces(PIECES)
+def test_every_schedule_with_one_preemption_keeps_every_promise(
+    tmp_path: Path, processes: Nursery, make: Make, kill: bool, piece: int
+) -> None:
+    """Before each change of a file or of a shared word a process is preempted or killed, and the other one goes on."""
+    with controlling(make(2), tmp_path, nursery=processes) as controller:
+        explore(controller, listed(share(list(preempted(controller, 2, 1, kill=kill)), piece, PIECES)))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+@every_scenario
+@pieces(PIECES)
+def test_schedules_with_two_preemptions_keep_every_promise(
+    tmp_path: Path, processes: Nursery, make: Make, campaign_seed: int, piece: int
+) -> None:
+    """After each release of a lock: thousands, of which each run takes others. EMBEDLOG_SCHEDULES sets their number."""
+    with controlling(make(2), tmp_path, nursery=processes) as controller:
+        every = list(preempted(controller, 2, 2, fine=False))
+        drawn = random.Random(campaign_seed).sample(every, min(len(every), TWICE * PIECES))
+        print(f"{len(drawn)} of {len(every)} schedules with two preemptions")
+        explore(controller, listed(share(drawn, piece, PIECES)))
+
+
+# ---- mutants -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("make", "mutant"), MUTANTS, ids=[mutant for _, mutant in MUTANTS])
+def test_a_rule_that_is_off_is_found(tmp_path: Path, processes: Nursery, make: Make, mutant: str, seed: int) -> None:
+    with controlling(make(2), tmp_path, mutant, nursery=processes) as controller:
+        find(controller, random_choices(seed, FOUND_WITHIN, lengths_of(controller)))
