@@ -109,6 +109,9 @@ class Controller:
         problems = self._take_turns(choice, victims, turns, told)
         self.turn_seconds += time.monotonic() - began_s
         for number, victim in victims.items():
+            if self._gate.state(number) != ENDED:
+                victim.kill()
+                told.killed.add(number)
             self._hear(number, victim, told)
             self._nursery.end(victim)
         if not problems:
@@ -129,15 +132,12 @@ class Controller:
         return victim
 
     def _hear(self, number: int, victim: Victim, told: Told) -> None:
-        """Take what a process has told."""
+        """Take what a process has told, until its end or its death."""
         notes = told.notes.setdefault(number, [])
-        killed = number in told.killed
         try:
-            for note in victim.notes():
-                notes.append(note)
+            notes.extend(victim.notes())
         except RemoteError as error:
-            if not killed:
-                told.errors[number] = error
+            told.errors[number] = error
 
     def _look_afterwards(self, number: int, seed: int, told: Told) -> None:
         """Let one more process open the files and read them (CONTROLLER-4)."""

@@ -202,3 +202,12 @@ def _rolled_without_a_note(original, held, now):
         return original(held, now)
     finally:
         del page.set
+
+
+@replaces("rolled_without_the_lock", "embedlog.partition.roll:roll")
+def _given_back_for_the_roll(original, held, now):
+    fd = held.writer.native().raw.lock_fd
+    system.unlock(fd)
+    after = original(held, now)
+    system.lock_until(fd, True, held.state.deadline())
+    return after
