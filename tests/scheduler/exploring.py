@@ -116,21 +116,28 @@ def report(controller: Controller) -> None:
 # ---- systematic exploration --------------------------------------------------------------------------------------
 
 
-def points(controller: Controller, process: int, *, fine: bool) -> list[int]:
+def points(controller: Controller, process: int, *, fine: bool, within: str = "") -> list[int]:
     """Numbers of steps after which a preemption of a process that runs first makes a difference for others.
 
-    Those before each change of files or shared words, if `fine`, or those after each release of a lock.
+    Those before each change of files or shared words, if `fine`, or those after each release of a lock. `within`: a part of the
+    path of what is changed or released.
     """
     run = controller.run(Listed([Turn(process)]), traced=True)
-    own = [step for step in run.trace if step.process == process]
+    own = [step for step in run.trace if step.process == process and within in step.name]
     if fine:
         return [step.number - 1 for step in own if step.kind in CHANGES and step.number > 1]
     return [step.number for step in own if step.kind == "lock" and step.size == UNLOCK]
 
 
 def preempted(
-    controller: Controller, processes: int, count: int, *, fine: bool = True, kill: bool = False
+    controller: Controller,
+    count: int,
+    *,
+    fine: bool = True,
+    kill: bool = False,
+    within: str = "",
+    first: Sequence[int] = (0, 1),
 ) -> Iterator[Schedule]:
-    """All schedules with so many preemptions at the `points`."""
-    chosen = [points(controller, process, fine=fine) for process in range(processes)]
-    return with_preemptions(processes, chosen, count, kill=kill)
+    """All schedules of two processes with so many preemptions at the `points`. `first`: the processes that are preempted first."""
+    chosen = [points(controller, process, fine=fine, within=within) if count > 1 or process in first else [] for process in (0, 1)]
+    return (schedule for schedule in with_preemptions(2, chosen, count, kill=kill) if schedule[0].process in first)

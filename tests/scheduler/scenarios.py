@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ BEFORE = [b"before %d" % number for number in range(3)]
 AFTER = [b"after %d" % number for number in range(3)]
 SEGMENT_BYTES = 1024
 RECORDS = 4  # of each process
+UNAVAILABLE = {"LeaderNotAvailableError", "NotEnoughDirectoriesError", "NotEnoughReplicasError"}
 
 
 def paths_of(root: Path, nodes: Sequence[int] = NODES) -> list[str]:
@@ -45,16 +46,23 @@ def _of_kind(notes: Sequence[Any], kind: str) -> list[Any]:
     return [note for note in notes if note[0] == kind]
 
 
-def broken_reads(told: Told, before: Sequence[bytes]) -> Iterator[str]:
-    """Readings that lack an acknowledged record, show one twice, or have gaps; the last one has all of them."""
+def broken_reads(told: Told, before: Sequence[bytes], intact: Iterable[Path] = ()) -> Iterator[str]:
+    """Readings that lack an acknowledged record, show one twice, or have gaps; the last one has all of them.
+
+    `intact`: the last opening may find no leader, because a directory is away and a process was killed. Then these have the records.
+    """
     kept = [(offset, value) for offset, value in enumerate(before)]
     for number, notes in told.notes.items():
         for _, rows in _of_kind(notes, "read"):
             yield from (f"process {number} read {text}" for text in _broken(rows, kept))
-    if told.failed_after is not None:
-        yield f"the next opening fails: {told.failed_after}"
-        return
     kept += acknowledged(told).items()
+    if told.failed_after is not None:
+        if not intact or not UNAVAILABLE & set(told.failed_after.kinds):
+            yield f"the next opening fails: {told.failed_after}"
+        for path in intact:
+            rows = [(offset, epoch, value) for offset, (epoch, value) in sorted(stored(path).items())]
+            yield from (f"{path.name} has {text}" for text in _broken(rows, kept))
+        return
     yield from (f"the next opening reads {text}" for text in _broken(told.after, kept))
 
 
@@ -77,7 +85,10 @@ def diverging(directories: Mapping[int, Path]) -> Iterator[str]:
 
 
 def set_aside(directories: Mapping[int, Path], values: Sequence[bytes]) -> Iterator[str]:
-    """Acknowledged records in the files into which a directory cuts what is not of the set."""
+    """Records that were acknowledged before the run in the files into which a directory cuts what is not of the set.
+
+    A record of the run may be there: it was cut before its acknowledgement, and its producer sent it again.
+    """
     for node, path in directories.items():
         for file in path.glob(f"{TOPIC}-0/embedlog.cut-*"):
             content = file.read_bytes()
@@ -114,10 +125,9 @@ class PutBack:
         directories = {node: root / f"d{node}" for node in NODES}
         intact = {node: path for node, path in directories.items() if node != self.put_back}
         kept = [*BEFORE, *AFTER]
-        every = [*kept, *acknowledged(told).values()]
         return [
             *broken_reads(told, kept),
-            *set_aside(intact, every),
+            *set_aside(intact, kept),
             *two_leaders(directories),
             *diverging(directories),
         ]
@@ -207,11 +217,11 @@ def values_of(process: int) -> list[bytes]:
 def judge_set(root: Path, told: Told, nodes: Sequence[int], intact: Sequence[int]) -> list[str]:
     """The promises of every scenario with the records `BEFORE` in a set."""
     directories = {node: root / f"d{node}" for node in nodes}
-    kept = [*BEFORE, *acknowledged(told).values()]
+    away = [directories[node] for node in intact] if len(intact) < len(nodes) else []
     return [
-        *broken_reads(told, BEFORE),
+        *broken_reads(told, BEFORE, away),
         *sent_twice(told),
-        *set_aside({node: directories[node] for node in intact}, kept),
+        *set_aside({node: directories[node] for node in intact}, BEFORE),
         *two_leaders(directories),
         *diverging(directories),
     ]

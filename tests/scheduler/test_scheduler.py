@@ -46,8 +46,8 @@ def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(
     One preemption is enough, somewhere between these two steps.
     """
     with controlling(PutBack(), tmp_path / "without", "put_back_continues", nursery=processes) as controller:
-        second = [schedule for schedule in preempted(controller, 2, 1, fine=False) if schedule[0].process == 1]
-        seed, run = find(controller, listed(rng.sample(second, len(second))))
+        schedules = list(preempted(controller, 1, fine=False, first=[1]))
+        seed, run = find(controller, listed(rng.sample(schedules, len(schedules))))
     with controlling(PutBack(), tmp_path / "with", nursery=processes) as controller:
         run = controller.run(Listed(run.schedule), seed=seed)
         assert not run.violations, str(run)
@@ -86,7 +86,7 @@ def test_every_schedule_with_one_preemption_keeps_every_promise(
 ) -> None:
     """Before each change of a file or of a shared word a process is preempted or killed, and the other one goes on."""
     with controlling(make(2), tmp_path, nursery=processes) as controller:
-        explore(controller, listed(share(list(preempted(controller, 2, 1, kill=kill)), piece, PIECES)))
+        explore(controller, listed(share(list(preempted(controller, 1, kill=kill)), piece, PIECES)))
 
 
 @pytest.mark.faults
@@ -98,7 +98,7 @@ def test_schedules_with_two_preemptions_keep_every_promise(
 ) -> None:
     """After each release of a lock: thousands, of which each run takes others. EMBEDLOG_SCHEDULES sets their number."""
     with controlling(make(2), tmp_path, nursery=processes) as controller:
-        every = list(preempted(controller, 2, 2, fine=False))
+        every = list(preempted(controller, 2, fine=False))
         drawn = random.Random(campaign_seed).sample(every, min(len(every), TWICE * PIECES))
         print(f"{len(drawn)} of {len(every)} schedules with two preemptions")
         explore(controller, listed(share(drawn, piece, PIECES)))

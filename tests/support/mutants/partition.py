@@ -193,17 +193,6 @@ def _undecided_end(original, high_watermark, now):
     return high_watermark
 
 
-@replaces("no_roll_intent", "embedlog.partition.roll:roll")
-def _rolled_without_a_note(original, held, now):
-    page = held.state.page
-    noted = page.set
-    page.set = lambda word, value: None if word == system.WORD_ROLL_INTENT else noted(word, value)
-    try:
-        return original(held, now)
-    finally:
-        del page.set
-
-
 @replaces("rolled_without_the_lock", "embedlog.partition.roll:roll")
 def _given_back_for_the_roll(original, held, now):
     fd = held.writer.native().raw.lock_fd
