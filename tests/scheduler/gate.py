@@ -49,7 +49,8 @@ class Gate:
         size = ffi.sizeof("el_schedule") + TRACE_MAX * ffi.sizeof("el_schedule_entry")
         os.ftruncate(self._file, size)
         self._map = mmap.mmap(self._file, size)
-        self._raw: Any = ffi.cast("el_schedule *", ffi.from_buffer("uint8_t[]", self._map, require_writable=True))
+        self._view: Any = ffi.from_buffer("uint8_t[]", self._map, require_writable=True)
+        self._raw: Any = ffi.cast("el_schedule *", self._view)
         self._lock_files: dict[str, int] = {}
 
     def reset(self, *, traced: bool) -> None:
@@ -69,6 +70,8 @@ class Gate:
     def close(self) -> None:
         self.forget_locks()
         self._raw = None
+        ffi.release(self._view)
+        self._map.close()
         os.close(self._file)
         os.unlink(self.path)
 

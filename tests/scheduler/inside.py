@@ -18,14 +18,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import embedlog
 from embedlog._native import _rows, system
 from embedlog._native.calls import ffi, lib
+from embedlog.producer.accumulator import Accumulator
 from embedlog.storage import identity
 from tests.faults.harness.tasks import Stage, task
 from tests.support.mutants import apply_mutant
 
 WALL_MS = 1_800_000_000_000  # 2027: after the times of prepared directories
 PROGRAMS: dict[str, Callable[..., Any]] = {}
+_KEPT: list[Any] = []  # the mapping: other threads may stand at the gate when the program has ended
 
 
 def program(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,8 +58,24 @@ def _leave_time_to_producers() -> None:
     """Producers compare `time.monotonic` with the clock of their C core, and wait for their own threads only: that stays real."""
     real = SimpleNamespace(monotonic=time.monotonic, monotonic_ns=time.monotonic_ns)
     for name, module in list(sys.modules.items()):
-        if name.startswith("embedlog.producer.") and getattr(module, "time", None) is time:
+        own_times = name == "embedlog.producer.targets"
+        if name.startswith("embedlog.producer.") and not own_times and getattr(module, "time", None) is time:
             module.time = real  # type: ignore[attr-defined]
+
+
+def _start_no_thread(self: Accumulator) -> None:
+    """The thread of a producer would run beside the program, which calls `deliver` instead."""
+    if self._thread is None:
+        self._register(threading.current_thread())
+        self.rows.wait(0)  # a wait of this thread for a record is an error from now on
+
+
+def deliver(producer: embedlog.Producer, future: Any) -> Any:
+    """Do what the producer's thread would do until a record is settled; its metadata. Raises what the send raises."""
+    accumulator = producer._accumulator
+    while not future.done():
+        accumulator._round()
+    return future.result()
 
 
 def _take_clocks(schedule: Any) -> None:
@@ -86,11 +105,13 @@ def scheduled(
         apply_mutant(mutant)
     stage.patience = {"retries": 1, "retry_backoff_ms": 1}
     with open(path, "r+b") as file:
-        shared = mmap.mmap(file.fileno(), 0)
-    schedule = ffi.cast("el_schedule *", ffi.from_buffer("uint8_t[]", shared, require_writable=True))
+        mapping = mmap.mmap(file.fileno(), 0)
+    _KEPT.append(ffi.from_buffer("uint8_t[]", mapping, require_writable=True))
+    schedule = ffi.cast("el_schedule *", _KEPT[-1])
     _take_random_numbers(seed * 8 + process)
     lib.el_schedule_join(schedule, process)
     _take_clocks(schedule)
+    Accumulator.start = _start_no_thread  # type: ignore[method-assign]
     try:
         return PROGRAMS[name](stage, **arguments)
     finally:

@@ -6,9 +6,12 @@ import shutil
 from typing import Any
 
 import embedlog
+from embedlog._native import system
 from embedlog.errors import EmbedlogError
+from embedlog.storage import files
+from embedlog.storage.locks import LockFile
 from tests.faults.harness.tasks import Stage, task
-from tests.scheduler.inside import program
+from tests.scheduler.inside import deliver, program
 
 TOPIC = "t"
 CONFIG = {"housekeeping": False}
@@ -20,10 +23,10 @@ def opened(paths: list[str], **config: Any) -> embedlog.Log:
 
 def send(stage: Stage, log: embedlog.Log, values: list[bytes], acks: int | str = "all") -> None:
     """Send records one by one; each acknowledgement is a note, each failure ends it."""
-    with log.producer(acks=acks, delivery_timeout_ms=40_000, **stage.patience) as producer:
+    with log.producer(acks=acks, linger_ms=0, delivery_timeout_ms=40_000, **stage.patience) as producer:
         for value in values:
             try:
-                offset = producer.send(TOPIC, value, partition=0).result().offset
+                offset = deliver(producer, producer.send(TOPIC, value, partition=0)).offset
             except EmbedlogError as problem:
                 stage.note(("failed", "send", f"{type(problem).__name__}: {problem}"))
                 return
@@ -35,12 +38,13 @@ def read(log: embedlog.Log) -> list[tuple[int, int, bytes]]:
 
 
 @program
-def open_read_send(stage: Stage, paths: list[str], values: list[bytes]) -> None:
-    """Open a set, read everything, send records, do the work of a housekeeper once, and close."""
+def open_read_send(stage: Stage, paths: list[str], values: list[bytes], copies: bool = True) -> None:
+    """Open a set, read everything, send records, and close. `copies`: do the work of a housekeeper once."""
     with opened(paths) as log:
         stage.note(("read", read(log)))
         send(stage, log, values)
-        log.housekeep()
+        if copies:
+            log.housekeep()
 
 
 @program
@@ -72,6 +76,17 @@ def open_reassign(stage: Stage, paths: list[str], nodes: list[int]) -> None:
             log.housekeep()
         except EmbedlogError as problem:
             stage.note(("failed", "reassign", f"{type(problem).__name__}: {problem}"))
+
+
+@program
+def hold_lock(stage: Stage, paths: list[str], timeout_s: float) -> None:
+    """Take a lock between processes, do two steps with it, and give it back."""
+    lock = LockFile(f"{paths[0]}/lock")
+    with lock.hold(files.deadline_after(timeout_s)):
+        system.point("inside")
+        stage.note(("held",))
+        files.exists(f"{paths[0]}/lock")
+        system.point("leaving")
 
 
 @program

@@ -162,6 +162,29 @@ class Appending:
 
 
 @dataclass
+class Committing:
+    """Processes write to a partition with two replicas."""
+
+    process_count: int = 2
+    name: str = "append to a set"
+
+    def prepare(self, root: Path, nursery: Nursery) -> None:
+        maker = nursery.spawn()
+        maker.call("make_log", paths_of(root, (1, 2)), BEFORE, SEGMENT_BYTES, [1, 2])
+        nursery.end(maker)
+
+    def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
+        paths = paths_of(root, (1, 2))
+        return [
+            ("open_read_send", {"paths": paths, "values": values_of(number), "copies": False})
+            for number in range(self.process_count)
+        ]
+
+    def judge(self, root: Path, told: Told) -> list[str]:
+        return judge_set(root, told, (1, 2), (1, 2))
+
+
+@dataclass
 class Replacing:
     """One process replaces a directory of a set, another one writes, and a third one opens the set meanwhile."""
 
@@ -200,7 +223,8 @@ class Reassigning:
 
     def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
         writers = [
-            ("open_read_send", {"paths": paths_of(root), "values": values_of(number)}) for number in range(self.process_count - 1)
+            ("open_read_send", {"paths": paths_of(root), "values": values_of(number), "copies": False})
+            for number in range(self.process_count - 1)
         ]
         return [*writers, ("open_reassign", {"paths": paths_of(root), "nodes": [3, 2]})]
 

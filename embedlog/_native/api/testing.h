@@ -60,7 +60,7 @@ typedef struct {
 
 /* This process takes a slot; returns with its first turn. From now on it passes hooks only in its turns. */
 int32_t el_schedule_join(el_schedule *schedule, int32_t slot);
-/* Ends the turn and the scheduling of this process. */
+/* Ends the turn of this process: the calling thread passes hooks without one, the others stay at theirs. */
 int32_t el_schedule_leave(void);
 /* For the controller: gives `slot` a turn of `steps` (0: it has one), of which the first call returns `error`, and waits until it ends.
  * Returns the state, which is EL_RUNS after the timeout. */

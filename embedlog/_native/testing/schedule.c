@@ -25,6 +25,7 @@ _Static_assert(sizeof(el_schedule_entry) == 256, "the trace is an array of entri
 
 static el_schedule *shared;
 static el_schedule_slot *own;
+static __thread int has_left;           /* this thread passes hooks without a turn; the others of its process stay at theirs */
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
@@ -44,7 +45,7 @@ static void wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MA
 
 /* ---- the process ---------------------------------------------------------------------------------------------------- */
 
-int el_is_scheduled(void) { return own != NULL; }
+int el_is_scheduled(void) { return own != NULL && !has_left; }
 
 static void wait_for_turn(void) {
     while (atomic_load(ATOMIC32(own->turn)) == 0)
@@ -85,7 +86,7 @@ static void note_step(int kind, int fd, const char *path, int64_t size) {
 }
 
 int el_schedule_step(int kind, int fd, const char *path, int64_t size) {
-    if (__builtin_expect(!own, 1))
+    if (__builtin_expect(!own, 1) || has_left)
         return EL_OK;
     for (;;) {
         wait_for_turn();
@@ -150,7 +151,7 @@ void el_schedule_mapped(const uint8_t *page, int fd) {
 }
 
 void el_schedule_page(const uint8_t *page, int changes) {
-    if (__builtin_expect(!own, 1))
+    if (!el_is_scheduled())
         return;
     const char *path = "";
     for (int place = 0; shared->trace_max && place < NAMED_PAGES_MAX && named_pages[place].page; place++)
@@ -171,12 +172,11 @@ int32_t el_schedule_join(el_schedule *schedule, int32_t slot) {
 }
 
 int32_t el_schedule_leave(void) {
-    if (!own)
+    if (!el_is_scheduled())
         return EL_OK;
     pthread_mutex_lock(&gate);
+    has_left = 1;
     report(EL_ENDED);
-    own = NULL;
-    el_follow_clock(NULL);
     pthread_mutex_unlock(&gate);
     return EL_OK;
 }
