@@ -1,9 +1,8 @@
 """Runs a scenario under a schedule: directories, processes, turns, and the judgement afterwards.
 
-CONTROLLER-1  a run is determined by its scenario, the seed of its random bytes and its schedule
-CONTROLLER-2  a run always begins with the same files at the same paths
-CONTROLLER-3  a turn goes on after a wait in which no other process could go on: only time has passed
-CONTROLLER-4  after the last turn every process has ended or is killed. Another one, which has all turns, opens the files and reads them
+A run is determined by its scenario, the seed of its random bytes and its schedule. It always begins with the same files at the
+same paths. A turn goes on after a wait in which no other process could go on, because only time has passed. After the last turn
+every process has ended or is killed. One more process, which has all turns, opens the files then and reads them.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ class Controller:
             told.errors[number] = error
 
     def _look_afterwards(self, number: int, seed: int, told: Told) -> list[str]:
-        """Let one more process open the files and read them (CONTROLLER-4)."""
+        """Let one more process open the files and read them."""
         paths = self.scenario.programs(self._root)[-1][1]["paths"]
         victim = self._start(number, seed, "look_afterwards", {"paths": paths})
         self._gate.wait_joined(number)
@@ -214,9 +213,7 @@ class Controller:
             unfinished = turn._replace(steps=turn.steps - passed) if turn.steps > passed else None
         return []
 
-    def _strike(
-        self, turn: Turn, victim: Victim, total: int, frozen: dict[int, int], errors: dict[int, int], told: Told
-    ) -> None:
+    def _strike(self, turn: Turn, victim: Victim, total: int, frozen: dict[int, int], errors: dict[int, int], told: Told) -> None:
         assert turn.event in EVENTS, turn
         if turn.event == KILL:
             victim.kill()
@@ -229,7 +226,8 @@ class Controller:
         assert turn.event in (FREEZE, HANG, FAIL)
 
     def _positions(self, processes: Sequence[int]) -> str:
-        return "; ".join(f"process {number} at step {self._gate.steps(number)}: {self._gate.standing_at(number)}" for number in processes)
+        gate = self._gate
+        return "; ".join(f"process {number} at step {gate.steps(number)}: {gate.standing_at(number)}" for number in processes)
 
 
 def new_nursery() -> Nursery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -96,7 +97,7 @@ def described(controller: Controller, seed: int, run: Run) -> str:
 
 def switches(trace: Sequence[Step]) -> Iterator[str]:
     """The last and the next step around each change of the process."""
-    for before, after in zip(trace, trace[1:], strict=False):
+    for before, after in itertools.pairwise(trace):
         if before.process != after.process:
             yield f"  {_told(before)} | then {_told(after)}"
 
@@ -138,6 +139,10 @@ def preempted(
     within: str = "",
     first: Sequence[int] = (0, 1),
 ) -> Iterator[Schedule]:
-    """All schedules of two processes with so many preemptions at the `points`. `first`: the processes that are preempted first."""
-    chosen = [points(controller, process, fine=fine, within=within) if count > 1 or process in first else [] for process in (0, 1)]
+    """All schedules of two processes with so many preemptions at the `points`.
+
+    `first`: the processes that may be the first one to be preempted.
+    """
+    needed = (0, 1) if count > 1 else first
+    chosen = [points(controller, process, fine=fine, within=within) if process in needed else [] for process in (0, 1)]
     return (schedule for schedule in with_preemptions(2, chosen, count, kill=kill) if schedule[0].process in first)

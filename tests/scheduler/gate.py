@@ -1,9 +1,8 @@
 """The controller's side of the gate: which process stands where, and turns for one of them at a time.
 
-GATE-1  a process is in one of the states of `el_schedule_state`. It passes a hook only in its turn (`testing/schedule.c`)
-GATE-2  who waits can go on when its lock is free, a word was woken since, or the clock has reached its deadline. The controller looks
-    at the lock itself, so it never wakes a process in vain
-GATE-3  the clock moves by a microsecond a step. If every process waits, it jumps to the first deadline
+A process passes a hook only in its turn (`testing/schedule.c`). One that waits can go on when its lock is free, when a word was
+woken since, or when the clock has reached its deadline. The controller looks at the lock itself, so it wakes no process in vain.
+The clock moves by a microsecond a step; if every process waits, it jumps to the first deadline.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class Gate:
         until(lambda: self.state(process) != ABSENT, f"process {process} to take its slot")
 
     def is_runnable(self, process: int) -> bool:
-        """Whether a turn would bring it forward (GATE-2)."""
+        """Whether a turn would bring it forward."""
         slot = self._raw.slots[process]
         if slot.state == STOPPED:
             return True
@@ -129,7 +128,7 @@ class Gate:
     # ---- all processes -------------------------------------------------------------------------------------------
 
     def pass_time(self, processes: list[int]) -> None:
-        """Move the clock to the first deadline of processes that wait (GATE-3)."""
+        """Move the clock to the first deadline of processes that wait."""
         first_ns = min(int(self._raw.slots[process].until_ns) for process in processes)
         self._raw.clock_ns = max(int(self._raw.clock_ns), first_ns)
 

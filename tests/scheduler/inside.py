@@ -1,8 +1,7 @@
 """The side of a process: it takes its slot, and its clocks and random numbers are those of the run.
 
-INSIDE-1  a wait of Python code gives the turn away, as the waits of the C core do. Waits for other threads of the process are real:
-    these threads have its turn
-INSIDE-2  two runs of one schedule draw the same random bytes, and see the same times
+A wait of Python code gives the turn away, as the waits of the C core do. Waits for other threads of the process are real: these
+threads have its turn. Two runs of one schedule draw the same random bytes, and see the same times.
 """
 
 from __future__ import annotations

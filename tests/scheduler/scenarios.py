@@ -49,7 +49,7 @@ def _of_kind(notes: Sequence[Any], kind: str) -> list[Any]:
 def broken_reads(told: Told, before: Sequence[bytes], intact: Iterable[Path] = ()) -> Iterator[str]:
     """Readings that lack an acknowledged record, show one twice, or have gaps; the last one has all of them.
 
-    `intact`: the last opening may find no leader, because a directory is away and a process was killed. Then these have the records.
+    `intact`: these have the records if the last opening finds no leader: a directory is away, and a process was killed.
     """
     kept = [(offset, value) for offset, value in enumerate(before)]
     for number, notes in told.notes.items():

@@ -1,8 +1,8 @@
 """Schedules: what they are, how they are chosen, and how one that fails becomes small.
 
-SCHEDULES-1  a schedule is a list of turns. After its end the process of the last turn goes on until it waits or ends, then the first
-    one that can; a turn of a process that cannot go on is left out. So each part of a schedule is a schedule, too
-SCHEDULES-2  a schedule that was chosen while it ran is recorded as turns of the lengths that they had: as a list it gives the same run
+A schedule is a list of turns. After its end the process of the last turn goes on until it waits or ends, then the first one that
+can. A turn of a process that cannot go on is left out. So each part of a schedule is a schedule, too. One that was chosen during
+a run is recorded as turns of the lengths that they had: as a list it gives the same run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Choice(Protocol):
 
 
 class Listed:
-    """The turns of a list, and then without any preemption (SCHEDULES-1)."""
+    """The turns of a list, and then without any preemption."""
 
     def __init__(self, schedule: Sequence[Turn]) -> None:
         self._turns = list(schedule)
@@ -94,9 +94,9 @@ class Randomly:
 
 
 class Prioritised:
-    """Probabilistic concurrency testing: random priorities, and `depth` - 1 random steps at which the running process gets the lowest.
+    """Probabilistic concurrency testing: random priorities, and `depth` - 1 steps at which the running process gets the lowest.
 
-    A bug that needs `depth` ordered events is found with a probability of at least 1/(n k^(depth-1)), for n processes and k steps.
+    A defect of `depth` ordered events is found with a probability of at least 1/(n k^(depth-1)), for n processes and k steps.
     """
 
     def __init__(self, rng: random.Random, processes: int, length: int, depth: int = 3) -> None:

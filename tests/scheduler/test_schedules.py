@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -35,7 +36,7 @@ def random_schedule(rng: random.Random, count: int) -> Schedule:
 
 def passed(choice: Choice, lengths: Sequence[int]) -> list[int]:
     """The process of each step that a choice gives to processes which never wait; events take no time."""
-    steps = {process: 0 for process in range(len(lengths))}
+    steps = dict.fromkeys(range(len(lengths)), 0)
     order = list[int]()
     while candidates := [process for process in steps if steps[process] < lengths[process]]:
         turn = choice.next(candidates, dict(steps))
@@ -73,7 +74,7 @@ def test_every_choice_gives_all_steps_to_all_processes(rng: random.Random, proce
 def test_priorities_change_at_two_steps_at_most(rng: random.Random) -> None:
     for _ in range(50):
         order = passed(Prioritised(rng, 3, 300), [100, 100, 100])
-        switches = sum(one != other for one, other in zip(order, order[1:], strict=False))
+        switches = sum(one != other for one, other in itertools.pairwise(order))
         assert switches <= 4  # two changes, and two ends of processes
 
 

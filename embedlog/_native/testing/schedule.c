@@ -1,11 +1,10 @@
 /* The gate: a process passes a hook only while a controller gives it the turn. All steps of all processes have one order.
  *
- * CSCHEDULE-1  controller and processes share one mapping; a process has one slot there. Off by default: one load per hook
- * CSCHEDULE-2  a turn is a number of steps. The process stops at the hook after the last one, before its call, and wakes the controller
- * CSCHEDULE-3  a process that would wait (for a lock, a word, a time) gives the turn back and says for what. It never sleeps in the kernel
- * CSCHEDULE-4  the clock of waits and deadlines is a number in the mapping. Each step moves it by a microsecond, and the controller moves
- *              it when every process waits
- * CSCHEDULE-5  threads of one process share its turn: they pass the gate one after another */
+ * Controller and processes share one mapping, in which each process has a slot. Without one, a hook costs a load. A turn is a number of
+ * steps: the process stops at the hook after the last one, before its call, and wakes the controller. A process that would wait for a
+ * lock, a word or a time gives the turn back and says for what, and never sleeps in the kernel. The clock of waits and deadlines is a
+ * number in the mapping: each step moves it by a microsecond, and the controller moves it when every process waits. The threads of one
+ * process share its turn, and pass the gate one after another. */
 #include "testing/schedule.h"
 
 #include "system/system.h"

@@ -124,13 +124,8 @@ def is_mutated(name: str) -> bool:
     return name in _applied
 
 
-def active_bits() -> int:
-    """The bits of the applied mutants of the C core."""
-    return sum(1 << C_BITS[name] for name in _applied if name in C_BITS)
-
-
 def _set_bits() -> None:
-    calls.lib.el_mutants(active_bits())
+    calls.lib.el_mutants(sum(1 << C_BITS[name] for name in _applied if name in C_BITS))
 
 
 def _bind(patch: Patch, old: Any, new: Any) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from embedlog._native import calls
 from embedlog._native.replication import ROLE_LEADER
+from embedlog.partition.replication import replica_log
 from embedlog.replication.events import Found, Refusal
-from tests.support.mutants.registry import C_BITS, active_bits, replaces
+from tests.support.mutants.registry import replaces
 
 
 @replaces("no_fence", "embedlog.partition.replication.locked_replica:LockedReplica.take")
@@ -170,34 +168,11 @@ def _no_file_of_members(original: Any, path: Any, *, deadline_ns: int, mode: int
     return None
 
 
-@contextlib.contextmanager
-def _without_append_locks() -> Iterator[None]:
-    """The appends and publications of this process take no lock for a while."""
-    calls.lib.el_mutants(active_bits() | 1 << C_BITS["no_append_lock"])
-    try:
-        yield
-    finally:
-        calls.lib.el_mutants(active_bits())
-
-
 @replaces("committed_without_the_lock", "embedlog.partition.replication.replica_log:ReplicaLog.commit")
 def _committed_beside_appends(original: Any, self: Any, followers: Any, epoch: int, deadline_ns: int | None = None) -> int:
-    with _without_append_locks():
-        return int(original(self, followers, epoch, deadline_ns))
-
-
-@replaces("joined_without_the_lock", "embedlog.partition.replication.replica_log:ReplicaLog.join")
-def _joined_beside_appends(
-    original: Any, self: Any, follower: Any, slot: int, epoch: int, partition_epoch: int, deadline_ns: int | None = None
-) -> Any:
-    with _without_append_locks():
-        return original(self, follower, slot, epoch, partition_epoch, deadline_ns)
-
-
-@replaces("decided_without_the_locks", "embedlog.replica_set.decisions.decision_session:Session.lock")
-def _decided_beside_others(original: Any, self: Any, copies: Any, deadline_ns: int) -> None:
-    with _without_append_locks():
-        original(self, copies, deadline_ns)
+    members = replica_log.Members([replica_log._member(slot, follower) for slot, follower in followers])
+    code, mark = members.commit(self._lock.writer.native(), self._state.context.node_slot, epoch)
+    return int(mark) if code >= 0 else int(original(self, followers, epoch, deadline_ns))
 
 
 @replaces("empty_is_complete", "embedlog.replica_set.registration:found_state")
