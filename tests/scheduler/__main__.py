@@ -19,7 +19,7 @@ from tests.scheduler.schedules import Listed, from_text
 def main() -> None:
     """Run it, and fail if a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.scheduler", description=__doc__.partition("\n")[0])
-    parser.add_argument("scenario", choices=["PutBack", "Appending", "Replacing", "Reassigning"])
+    parser.add_argument("scenario", choices=["PutBack", "Appending", "Committing", "Replacing", "Reassigning"])
     parser.add_argument("processes", type=int, nargs="?", default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=50, help="of random schedules")

@@ -84,7 +84,8 @@ def _take_clocks(schedule: Any) -> None:
     time.monotonic = lambda: _clock_ns() / 1e9
     time.sleep = _sleep  # type: ignore[assignment]
     wait = threading.Event.wait
-    threading.Event.wait = functools.partialmethod(lambda self, timeout=None: _wait_for_event(wait, self, timeout))  # type: ignore
+    replaced = functools.partialmethod(lambda self, timeout=None: _wait_for_event(wait, self, timeout))
+    threading.Event.wait = replaced  # type: ignore[method-assign, assignment]
     system.freeze_wall(WALL_MS)
 
 

@@ -104,6 +104,7 @@ class PutBack:
     process_count: int = 2
     put_back: int = 3
     name: str = "open, register, elect"
+    is_read_afterwards: bool = True
 
     def prepare(self, root: Path, nursery: Nursery) -> None:
         maker = nursery.spawn()
@@ -145,6 +146,7 @@ class Appending:
 
     process_count: int = 2
     name: str = "append, roll, recover"
+    is_read_afterwards: bool = True
 
     def prepare(self, root: Path, nursery: Nursery) -> None:
         maker = nursery.spawn()
@@ -167,6 +169,7 @@ class Committing:
 
     process_count: int = 2
     name: str = "append to a set"
+    is_read_afterwards: bool = True
 
     def prepare(self, root: Path, nursery: Nursery) -> None:
         maker = nursery.spawn()
@@ -186,20 +189,21 @@ class Committing:
 
 @dataclass
 class Replacing:
-    """One process replaces a directory of a set, another one writes, and a third one opens the set meanwhile."""
+    """A directory was moved. One process finds it and writes, one replaces it by another, a third one opens the set with that."""
 
     process_count: int = 2
     name: str = "replace beside an opener"
+    is_read_afterwards: bool = True
 
     def prepare(self, root: Path, nursery: Nursery) -> None:
         maker = nursery.spawn()
         maker.call("make_log", paths_of(root), BEFORE, SEGMENT_BYTES, [3, 1, 2])
         nursery.end(maker)
-        (root / "d3").rename(root / "lost")
+        (root / "d3").rename(root / "moved")
         (root / "d4").mkdir()
 
     def programs(self, root: Path) -> list[tuple[str, dict[str, Any]]]:
-        writer = {"paths": paths_of(root), "values": values_of(0)}
+        writer = {"paths": [*paths_of(root, (1, 2)), str(root / "moved")], "values": values_of(0)}
         replacer = {"paths": paths_of(root), "node": 3, "path": str(root / "d4")}
         opener = {"paths": paths_of(root, (1, 2, 4)), "values": values_of(2)}
         programs = [("open_read_send", writer), ("open_replace", replacer), ("open_read_send", opener)]
@@ -215,6 +219,7 @@ class Reassigning:
 
     process_count: int = 2
     name: str = "reassign beside a writer"
+    is_read_afterwards: bool = True
 
     def prepare(self, root: Path, nursery: Nursery) -> None:
         maker = nursery.spawn()

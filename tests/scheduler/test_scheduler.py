@@ -9,18 +9,19 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.faults.harness.processes import Nursery
 from tests.scheduler.controller import Scenario, controlling
 from tests.scheduler.exploring import explore, find, lengths_of, listed, preempted, random_choices
-from tests.scheduler.scenarios import Appending, PutBack, Reassigning, Replacing
-from tests.scheduler.schedules import Listed
+from tests.scheduler.scenarios import Appending, Committing, PutBack, Reassigning, Replacing
+from tests.scheduler.schedules import Listed, Schedule
 from tests.support.campaign_report import pieces, share
 
-SCENARIOS = {"open": PutBack, "append": Appending, "replace": Replacing, "reassign": Reassigning}
-SHORT = {PutBack: 2, Appending: 5, Replacing: 2, Reassigning: 2}  # random schedules in `make test`
+SCENARIOS = {"open": PutBack, "append": Appending, "commit": Committing, "replace": Replacing, "reassign": Reassigning}
+SHORT = {PutBack: 2, Appending: 4, Committing: 2, Replacing: 2, Reassigning: 2}  # random schedules in `make test`
 LONG = 250  # random schedules of a scenario, in each piece
 TWICE = int(os.environ.get("EMBEDLOG_SCHEDULES", 250))  # schedules with two preemptions, in each piece
 PIECES = 4
@@ -28,9 +29,28 @@ FOUND_WITHIN = 60  # random schedules
 
 every_scenario = pytest.mark.parametrize("make", SCENARIOS.values(), ids=SCENARIOS)
 Make = Callable[[int], Scenario]
+
+
+class Off(NamedTuple):
+    """A rule that is off, where that is found, and a part of the paths at whose changes a process is preempted.
+
+    Without paths the schedules are random ones.
+    """
+
+    mutant: str
+    make: Make
+    within: str = ""
+    first: int = 0
+
+
 MUTANTS = [
-    (PutBack, "put_back_continues"),
-    (Appending, "no_append_lock"),
+    Off("put_back_continues", PutBack),
+    Off("foreign_as_crashed", PutBack),
+    Off("no_append_lock", Appending),
+    Off("rolled_without_the_lock", Appending),
+    Off("committed_without_the_lock", Committing, "/t-0/"),
+    Off("anybody_joins", Reassigning, "/t-0/", 1),
+    Off("empty_is_complete", Replacing),
 ]
 
 
@@ -48,9 +68,7 @@ def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(
     with controlling(PutBack(), tmp_path / "without", "put_back_continues", nursery=processes) as controller:
         schedules = list(preempted(controller, 1, fine=False, first=[1]))
         seed, run = find(controller, listed(rng.sample(schedules, len(schedules))))
-    with controlling(PutBack(), tmp_path / "with", nursery=processes) as controller:
-        run = controller.run(Listed(run.schedule), seed=seed)
-        assert not run.violations, str(run)
+    check_keeps(PutBack(), tmp_path / "with", processes, seed, run.schedule)
 
 
 # ---- exploration -------------------------------------------------------------------------------------------------
@@ -109,7 +127,21 @@ def test_schedules_with_two_preemptions_keep_every_promise(
 
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("make", "mutant"), MUTANTS, ids=[mutant for _, mutant in MUTANTS])
-def test_a_rule_that_is_off_is_found(tmp_path: Path, processes: Nursery, make: Make, mutant: str, seed: int) -> None:
-    with controlling(make(2), tmp_path, mutant, nursery=processes) as controller:
-        find(controller, random_choices(seed, FOUND_WITHIN, lengths_of(controller)))
+@pytest.mark.parametrize("off", MUTANTS, ids=[off.mutant for off in MUTANTS])
+def test_a_rule_that_is_off_is_found(tmp_path: Path, processes: Nursery, off: Off, rng: random.Random) -> None:
+    """Some schedule breaks a promise without the rule, and none with it."""
+    with controlling(off.make(2), tmp_path / "without", off.mutant, nursery=processes) as controller:
+        if off.within:
+            schedules = list(preempted(controller, 1, within=off.within, first=[off.first]))
+            choices = listed(rng.sample(schedules, len(schedules)))
+        else:
+            choices = random_choices(rng.getrandbits(30), FOUND_WITHIN, lengths_of(controller))
+        seed, run = find(controller, choices)
+    check_keeps(off.make(2), tmp_path / "with", processes, seed, run.schedule)
+
+
+def check_keeps(scenario: Scenario, root: Path, processes: Nursery, seed: int, schedule: Schedule) -> None:
+    """The real code keeps its promises under a schedule."""
+    with controlling(scenario, root, nursery=processes) as controller:
+        run = controller.run(Listed(schedule), seed=seed)
+        assert not run.violations, str(run)
