@@ -49,8 +49,8 @@ MUTANTS = [
     Off("no_append_lock", Appending),
     Off("rolled_without_the_lock", Appending),
     Off("committed_without_the_lock", Committing, "/t-0/"),
-    Off("anybody_joins", Reassigning, "/t-0/", 1),
-    Off("empty_is_complete", Replacing),
+    Off("older_decision_counts", Reassigning),
+    Off("replaced_stays_a_member", Replacing),
 ]
 
 

@@ -175,7 +175,11 @@ def _committed_beside_appends(original: Any, self: Any, followers: Any, epoch: i
     return int(mark) if code >= 0 else int(original(self, followers, epoch, deadline_ns))
 
 
-@replaces("empty_is_complete", "embedlog.replica_set.registration:found_state")
-def _complete_before_it_is_copied(original: Any, entered: Any, state: Any) -> Any:
-    own = entered.membership
-    return Found.COMPLETE if own.alone and own.registered_id is None else original(entered, state)
+@replaces("replaced_stays_a_member", "embedlog.replication.directories:_without")
+def _in_the_isr_before_it_is_copied(original: Any, state: Any, old: Any, event: Any) -> Any:
+    return None
+
+
+@replaces("replaced_stays_a_member", "embedlog.replica_set.leaders:Leaders._seen")
+def _complete_whatever_it_has(original: Any, self: Any, member: Any) -> Any:
+    return replace(original(self, member), found=Found.COMPLETE)
