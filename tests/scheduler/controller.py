@@ -20,7 +20,7 @@ from tests.faults.harness.processes import Nursery, RemoteError, Victim
 from tests.scheduler.gate import ENDED, Gate, Step
 from tests.scheduler.schedules import EVENTS, FAIL, FREEZE, HANG, KILL, TO_THE_END, Choice, Schedule, Turn, as_text, joined_turns
 
-STEPS_MAX = 60_000  # of one run: more are a loop that makes no progress
+STEPS_MAX = 40_000  # of one run: more are a loop that makes no progress
 SECONDS_MAX = 3_600  # on the clock of the processes
 
 

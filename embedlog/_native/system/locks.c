@@ -31,7 +31,7 @@ static int32_t set_lock(int fd, short type, int64_t start, int64_t length) {
 
 static int32_t probe(int fd, int64_t start, int64_t length) {
     struct flock lock = range(F_WRLCK, start, length);
-    el_schedule_step(EL_STEP_PROBE, fd, NULL, start);
+    (void)el_schedule_step(EL_STEP_PROBE, fd, NULL, start);
     if (fcntl(fd, F_OFD_GETLK, &lock) < 0)
         return EL_SYSTEM_ERROR(errno);
     return lock.l_type == F_UNLCK ? 0 : lock.l_type == F_RDLCK ? 1 : 2;

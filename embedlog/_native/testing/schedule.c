@@ -97,8 +97,9 @@ int el_schedule_step(int kind, int fd, const char *path, int64_t size) {
             atomic_fetch_add(ATOMIC64(shared->clock_ns), STEP_NS);
             if (shared->trace_max)
                 note_step(kind, fd, path, size);
-            int error = own->error;
-            own->error = 0;
+            int error = kind < EL_CALLS ? own->error : 0;
+            if (error)
+                own->error = 0;
             pthread_mutex_unlock(&gate);
             return error ? EL_SYSTEM_ERROR(error) : EL_OK;
         }
@@ -156,7 +157,7 @@ void el_schedule_page(const uint8_t *page, int changes) {
     for (int place = 0; shared->trace_max && place < NAMED_PAGES_MAX && named_pages[place].page; place++)
         if (named_pages[place].page == page)
             path = named_pages[place].path;
-    el_schedule_step(changes ? EL_STEP_WRITE : EL_STEP_READ, -1, path, 0);
+    (void)el_schedule_step(changes ? EL_STEP_WRITE : EL_STEP_READ, -1, path, 0);
 }
 
 int32_t el_schedule_join(el_schedule *schedule, int32_t slot) {
