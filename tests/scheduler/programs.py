@@ -21,16 +21,17 @@ def opened(paths: list[str], **config: Any) -> embedlog.Log:
     return embedlog.open(paths if len(paths) > 1 else paths[0], config=CONFIG | config)
 
 
-def send(stage: Stage, log: embedlog.Log, values: list[bytes], acks: int | str = "all") -> None:
-    """Send records one by one; each acknowledgement is a note, each failure ends it."""
+def send(stage: Stage, log: embedlog.Log, values: list[bytes], acks: int | str = "all") -> bool:
+    """Send records one by one; whether all are acknowledged. Each acknowledgement is a note, the first failure ends it."""
     with log.producer(acks=acks, linger_ms=0, delivery_timeout_ms=40_000, **stage.patience) as producer:
         for value in values:
             try:
                 offset = deliver(producer, producer.send(TOPIC, value, partition=0)).offset
             except EmbedlogError as problem:
                 stage.note(("failed", "send", f"{type(problem).__name__}: {problem}"))
-                return
+                return False
             stage.note(("acked", offset, value))
+    return True
 
 
 def read(log: embedlog.Log) -> list[tuple[int, int, bytes]]:
@@ -39,10 +40,14 @@ def read(log: embedlog.Log) -> list[tuple[int, int, bytes]]:
 
 @program
 def open_read_send(stage: Stage, paths: list[str], values: list[bytes], copies: bool = True) -> None:
-    """Open a set, read everything, send records, and close. `copies`: do the work of a housekeeper once."""
+    """Open a set, read everything, send records, read again, and close. `copies`: do the work of a housekeeper once.
+
+    Before an acknowledgement a process may have reached no majority: what it reads may be old.
+    """
     with opened(paths) as log:
-        stage.note(("read", read(log)))
-        send(stage, log, values)
+        stage.note(("seen", read(log)))
+        if send(stage, log, values):
+            stage.note(("read", read(log)))
         if copies:
             log.housekeep()
 

@@ -47,12 +47,14 @@ def _of_kind(notes: Sequence[Any], kind: str) -> list[Any]:
 
 
 def broken_reads(told: Told, before: Sequence[bytes], intact: Iterable[Path] = ()) -> Iterator[str]:
-    """Readings that lack an acknowledged record, show one twice, or have gaps; the last one has all of them.
+    """Readings that lack an acknowledged record, show another one in its place, or have gaps; the last one has all of them.
 
     `intact`: these have the records if the last opening finds no leader: a directory is away, and a process was killed.
     """
     kept = [(offset, value) for offset, value in enumerate(before)]
     for number, notes in told.notes.items():
+        for _, rows in _of_kind(notes, "seen"):
+            yield from (f"process {number} saw {text}" for text in _broken(rows, kept[: len(rows)]))
         for _, rows in _of_kind(notes, "read"):
             yield from (f"process {number} read {text}" for text in _broken(rows, kept))
     kept += acknowledged(told).items()

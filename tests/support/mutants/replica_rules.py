@@ -173,13 +173,3 @@ def _committed_beside_appends(original: Any, self: Any, followers: Any, epoch: i
     members = replica_log.Members([replica_log._member(slot, follower) for slot, follower in followers])
     code, mark = members.commit(self._lock.writer.native(), self._state.context.node_slot, epoch)
     return int(mark) if code >= 0 else int(original(self, followers, epoch, deadline_ns))
-
-
-@replaces("replaced_stays_a_member", "embedlog.replication.directories:_without")
-def _in_the_isr_before_it_is_copied(original: Any, state: Any, old: Any, event: Any) -> Any:
-    return None
-
-
-@replaces("replaced_stays_a_member", "embedlog.replica_set.leaders:Leaders._seen")
-def _complete_whatever_it_has(original: Any, self: Any, member: Any) -> Any:
-    return replace(original(self, member), found=Found.COMPLETE)
