@@ -1,7 +1,7 @@
 """Runs schedules of one scenario from the shell: random ones, or one that is repeated.
 
 python -m tests.scheduler PutBack 2 --seed 7 --count 100
-python -m tests.scheduler PutBack 2 --mutant put_back_continues --schedule "1 x 408, 0 x 3685"
+python -m tests.scheduler PutBack 2 --mutant strangers_continue --schedule "1 x 408, 0 x 3685"
 """
 
 from __future__ import annotations

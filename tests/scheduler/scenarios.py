@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def _of_kind(notes: Sequence[Any], kind: str) -> list[Any]:
     return [note for note in notes if note[0] == kind]
 
 
-def broken_reads(told: Told, before: Sequence[bytes], intact: Iterable[Path] = ()) -> Iterator[str]:
+def broken_reads(told: Told, before: Sequence[bytes], intact: Collection[Path] = ()) -> Iterator[str]:
     """Readings that lack an acknowledged record, show another one in its place, or have gaps; the last one has all of them.
 
     `intact`: these have the records if the last opening finds no leader: a directory is away, and a process was killed.
@@ -129,7 +129,7 @@ class PutBack:
         intact = {node: path for node, path in directories.items() if node != self.put_back}
         kept = [*BEFORE, *AFTER]
         return [
-            *broken_reads(told, kept),
+            *broken_reads(told, kept, intact.values()),
             *set_aside(intact, kept),
             *two_leaders(directories),
             *diverging(directories),

@@ -44,7 +44,7 @@ class Off(NamedTuple):
 
 
 MUTANTS = [
-    Off("put_back_continues", PutBack),
+    Off("strangers_continue", PutBack),
     Off("no_append_lock", Appending),
     Off("rolled_without_the_lock", Appending),
     Off("committed_without_the_lock", Committing, "/t-0/"),
@@ -57,11 +57,11 @@ MUTANTS = [
 
 @pytest.mark.timeout(900)
 def test_the_records_that_a_put_back_directory_lacks_are_cut_without_the_rule(tmp_path: Path, processes: Nursery) -> None:
-    """A process has entered the copy, and is slow before it registers it; another one elects the copy (REGISTRATION-10).
+    """A process has entered the copy, and is slow before it registers it; another one elects the copy (REGISTRATION-2).
 
     One preemption is enough, after a release of a lock in the copy.
     """
-    with controlling(PutBack(), tmp_path / "without", "put_back_continues", nursery=processes) as controller:
+    with controlling(PutBack(), tmp_path / "without", "strangers_continue", nursery=processes) as controller:
         seed, run = find(controller, listed(preempted(controller, 1, fine=False, within="/d3/", first=[1])))
     check_keeps(PutBack(), tmp_path / "with", processes, seed, run.schedule)
 

@@ -48,21 +48,3 @@ def _committed_at_once(original, self, leader, end, deadline_ns, *, wait=True):
 @replaces("tail_is_kept", "embedlog.partition.replication.replica_log:ReplicaLog.follow")
 def _nothing_is_cut(original, self, leader, epoch, epoch_end, deadline_ns=None, *, limit=None, start=None):
     return original(self, leader, epoch, lambda known: (known, 1 << 62), deadline_ns, limit=limit, start=start)
-
-
-@replaces("put_back_continues", "embedlog.replica_set.registration:is_stranger")
-def _no_opening_is_compared(original, entered, state):
-    own = entered.membership
-    registered = state.nodes.get(own.node)
-    same = registered is not None and registered.incarnation == own.registration_id
-    return same and own.cluster_generation >= state.generation and own.broker_epoch > registered.broker_epoch
-
-
-@replaces("put_back_continues", "embedlog.replica_set.registration:_is_below")
-def _the_first_one_compares_epochs(original, entered, state):
-    return entered.membership.broker_epoch < state.nodes[entered.membership.node].broker_epoch
-
-
-@replaces("put_back_continues", "embedlog.replica_set.registration:must_wait")
-def _a_later_process_does_not_wait(original, entered, state):
-    return False
