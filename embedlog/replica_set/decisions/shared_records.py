@@ -21,8 +21,8 @@ from embedlog.replica_set.decisions.decision_view import CHUNK_BYTES, Fetched, R
 class Records(Protocol):
     """The records of a copy, up to an end that does not change meanwhile."""
 
-    node: int
-
+    @property
+    def node(self) -> int: ...
     @property
     def end(self) -> int: ...
     @property
