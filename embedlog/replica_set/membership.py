@@ -58,8 +58,8 @@ class Membership(NamedTuple):
 
     `openings`: an id for each opening of the directory by a first process. The first one is that of the last recorded
     registration, the last one is the present one. Those between them may be registered, too: their processes were killed before
-    they recorded it, or reached no majority (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, as far
-    as it is known; a file of an earlier version has none.
+    they recorded it, or reached no majority (REGISTRATION-2). `births`: the birth time of `embedlog.door` at each of them, or
+    at the opening after the last orderly close, as far as it is known; a file of an earlier version has none.
     """
 
     cluster_id: str
@@ -82,10 +82,13 @@ class Membership(NamedTuple):
         """The member that this directory is."""
         return next(member for member in self.members if member.node == self.node)
 
-    def with_opening(self, opening: UUID, created_ns: int | None) -> Membership:
-        """These members after one more opening of the directory, which has this birth time."""
+    def with_opening(self, opening: UUID, created_ns: int | None, *, fresh: bool) -> Membership:
+        """These members after one more opening of the directory, which has this birth time.
+
+        `fresh`: it was closed in order. So a copy stands for the directory, and each of its openings gets the birth time.
+        """
         kept = self.openings[:1] + self.openings[1:][-(OPENINGS_MAX - 2) :]
-        births = (*(self.birth_at(each) for each in kept), created_ns)
+        births = (*(created_ns if fresh else self.birth_at(each) for each in kept), created_ns)
         return self._replace(openings=(*kept, opening), births=births)
 
     def since_opening(self, opening: UUID | None) -> Membership:

@@ -8,7 +8,8 @@ REGISTRATION-3  a directory that a broker or a process without the set has writt
     with the new registration id, so that a second crash does not hide the visit
 REGISTRATION-4  the file of members has the birth time of `embedlog.door` at each opening. A directory that was not closed in
     order, and has another one than at its registered opening, does not continue: it is a copy that was made while processes used
-    the original. A copy continues with an opening of its own, which a request has registered
+    the original. A copy continues with an opening of its own, which a request has registered. One that was closed in order stands
+    for the directory: its first opening takes the present birth time for those of before, so that it may crash at once
 REGISTRATION-5  a directory that does not continue is a stranger. It is away, with the command that helps: `replace_directory`
     prepares an empty directory, which is registered as a foreign one and copied. The only directory of a set is its own judge:
     it is registered as a foreign one. So are all directories of a restored set, whose best logs lead

@@ -129,6 +129,23 @@ def test_a_registration_with_an_unknown_outcome_makes_no_stranger(
     check_none_is_a_stranger(tmp_path, [b"before"], caplog)
 
 
+def test_a_copy_of_a_closed_set_whose_first_process_was_killed_in_its_opening_has_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directories were moved to other disks by a copy. The process is killed before the registration."""
+    moved = tmp_path / "moved"
+    with opened(tmp_path) as log:
+        log.create_topic("t", assignment={0: [2, 1, 3]})
+        send(log, b"before")
+    for node in NODES:
+        shutil.copytree(tmp_path / f"d{node}", moved / f"d{node}")
+        shutil.rmtree(tmp_path / f"d{node}")
+    with monkeypatch.context() as patch:
+        patch.setattr(DecisionLog, "decide_all", lambda *given, **options: os.kill(os.getpid(), signal.SIGKILL))
+        killed_after(moved, lambda log: None)
+    check_none_is_a_stranger(moved, [b"before"], caplog)
+
+
 def test_a_registration_that_a_killed_process_did_not_record_makes_no_stranger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

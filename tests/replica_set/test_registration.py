@@ -166,6 +166,16 @@ def test_a_copy_that_was_closed_in_order_is_complete_when_its_registration_is_re
     assert registration.found_state(entered(tmp_path, 2, **CRASHED, created_ns=6), after) is Found.CRASHED
 
 
+def test_a_copy_that_was_closed_in_order_continues_after_a_crash_before_its_registration(tmp_path: Path) -> None:
+    """Nothing was written since the orderly close: it stands for the directory from its first opening on."""
+    begun(tmp_path)
+    state = registered(tmp_path, *(entered(tmp_path, node, created_ns=5) for node in NODES))
+    entered(tmp_path, 2, created_ns=6)
+    crashed = entered(tmp_path, 2, **CRASHED, created_ns=6)
+    assert registration.found_state(crashed, state) is Found.CRASHED
+    assert "copied" in registration.strangeness(entered(tmp_path, 2, **CRASHED, created_ns=7), state), "a copy of the crashed one"
+
+
 def test_replica_19_a_directory_that_was_written_alone_is_a_stranger(tmp_path: Path) -> None:
     state = begun(tmp_path)
     set_up.enter_alone(tmp_path / "d1", alone=True, deadline_ns=later())
