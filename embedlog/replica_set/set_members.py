@@ -123,12 +123,11 @@ class SetMembers:
         self._opened[opened.node] = opened
         self._openings += 1
 
-    def _remove(self, node: int) -> Opened | None:
-        """End the use of a directory as an open one; None if it was none."""
-        gone = self._opened.pop(node, None)
+    def _remove(self, node: int) -> None:
+        """End the use of a directory as an open one, if it is one."""
+        self._opened.pop(node, None)
         self._unjudged.discard(node)
         self._openings += 1
-        return gone
 
     def _note_away(self, path: Path, problem: EmbedlogError) -> None:
         self._away[str(path)] = str(problem)
@@ -383,20 +382,21 @@ class SetMembers:
     def _set_aside(self, node: int, problem: ReplicaSetError, state: State) -> None:
         """Leave a stranger, and use it for nothing. After a pause its files are looked at again."""
         opened = self._opened[node]
-        self._remove(node)
-        self._unregistered.discard(node)
-        self.decisions.detach(node, problem)
-        self._note_away(opened.path, problem)
-        if node in state.nodes:
-            self._away[state.nodes[node].path] = str(problem)
-        if hasattr(self, "directories"):
-            member = self.directories.member(node)
-            if member is not None:
-                member.directory = None
-                self.directories.fail(node, problem)
-            self.changed(self.log_directories())
-        opened.directory.log_directory.directory.broker_epoch = -1
-        member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
+        with contextlib.ExitStack() as leaving:  # an interrupt in one step does not keep the locks of the directory
+            leaving.callback(member_directories.leave_in_order, opened.directory.log_directory, earlier=True)
+            opened.directory.log_directory.directory.broker_epoch = -1
+            self._remove(node)
+            self._unregistered.discard(node)
+            self.decisions.detach(node, problem)
+            self._note_away(opened.path, problem)
+            if node in state.nodes:
+                self._away[state.nodes[node].path] = str(problem)
+            if hasattr(self, "directories"):
+                member = self.directories.member(node)
+                if member is not None:
+                    member.directory = None
+                    self.directories.fail(node, problem)
+                self.changed(self.log_directories())
 
     def _drop_retired(self, deadline_ns: int) -> None:
         """End the use of directories that were registered once, and have left the set since (SETMEMBERS-7)."""
@@ -442,16 +442,18 @@ class SetMembers:
             self._leave_failed(node)
 
     def _leave_failed(self, node: int) -> None:
-        earlier = self._remove(node)
+        earlier = self._opened.get(node)
         if earlier is None:
             return
-        self.decisions.detach(node)
-        member = self.directories.member(node)
-        if member is not None:
-            member.directory = None
-        self._unregistered.discard(node)
-        self.changed(self.log_directories())
-        member_directories.leave_earlier(earlier.directory.log_directory)
+        with contextlib.ExitStack() as leaving:  # as in `_set_aside`
+            leaving.callback(member_directories.leave_earlier, earlier.directory.log_directory)
+            self._remove(node)
+            self.decisions.detach(node)
+            member = self.directories.member(node)
+            if member is not None:
+                member.directory = None
+            self._unregistered.discard(node)
+            self.changed(self.log_directories())
 
     def replace(self, node: int, path: Path, deadline_ns: int) -> None:
         """Open and register the prepared directory of a node that was away.
@@ -525,11 +527,13 @@ class SetMembers:
             self.directories.remove(node)
             self.decisions.detach(node)
             self._unregistered.discard(node)
-            opened = self._remove(node)
+            opened = self._opened.get(node)
             if opened is None:
                 return
-            self.changed(self.log_directories())
-            member_directories.leave_in_order(opened.directory.log_directory, earlier=True)
+            with contextlib.ExitStack() as leaving:  # as in `_set_aside`
+                leaving.callback(member_directories.leave_in_order, opened.directory.log_directory, earlier=True)
+                self._remove(node)
+                self.changed(self.log_directories())
 
     def _register_again(self) -> None:
         deadline_ns = self._deadline()
@@ -575,10 +579,12 @@ class SetMembers:
 
     def _open_in_place(self, node: int, path: Path, state: State) -> None:
         """Open the directory of a node instead of an earlier one; it is not registered yet."""
-        earlier = self._remove(node)
-        self.decisions.detach(node)
-        if earlier is not None:
-            member_directories.leave_earlier(earlier.directory.log_directory)
+        with contextlib.ExitStack() as leaving:  # as in `_set_aside`
+            earlier = self._opened.get(node)
+            if earlier is not None:
+                leaving.callback(member_directories.leave_earlier, earlier.directory.log_directory)
+            self._remove(node)
+            self.decisions.detach(node)
         try:
             opened = member_directories.enter(self.make, path, again=node in self._known)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,25 @@ def test_an_interrupt_while_a_directory_leaves_a_set_gives_it_back(
         assert [each.node for each in log.replicas().directories] == [1, 2]
         assert held(tmp_path / "d3") == []
         send(log, b"second")
+
+
+@pytest.mark.parametrize("name", ["_note_away", "_remove"])
+def test_an_interrupt_while_a_stranger_is_set_aside_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made(tmp_path)
+    shutil.copytree(tmp_path / "d1", tmp_path / "copy")
+    with opened(tmp_path) as log:
+        send(log, b"second")
+    shutil.rmtree(tmp_path / "d1")
+    (tmp_path / "copy").rename(tmp_path / "d1")
+    with monkeypatch.context() as patched:
+        interrupted_once(patched, SetMembers, name)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path)
+    assert held(tmp_path) == []
+    with opened(tmp_path) as log:
+        log.replace_directory(1, tmp_path / "d1")
+        log.housekeep()
+        assert values(log) == [b"first", b"second"]
+        assert isr(log) == [1, 2, 3]
